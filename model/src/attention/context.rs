@@ -1,0 +1,109 @@
+//! What one forward pass is told besides its input: position tables, and which phase of training it is in.
+
+use std::collections::BTreeMap;
+
+use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+
+use super::{RopeTable, rope_frequencies};
+use crate::config::ModelConfig;
+use crate::mix::Mode;
+use crate::ops::NO_ENTRY;
+
+/// How addresses are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Phase {
+    /// Every visible entry is attended (an optional start of training).
+    Dense,
+    /// The indexer's Top-K entries are attended.
+    Sparse,
+}
+
+/// Made once for a sequence length, used by every forward pass of that length.
+#[derive(Clone, Debug)]
+pub struct Context {
+    /// How addresses are made.
+    pub phase: Phase,
+    /// Whether `full` and `reindex` layers compute their indexer's loss.
+    pub index_loss: bool,
+    /// Whether layers keep their intermediate values.
+    pub trace: bool,
+    base: RopeTable,
+    compressed: RopeTable,
+    entries: BTreeMap<usize, RopeTable>,
+    visible: BTreeMap<usize, Tensor<3, Int>>,
+}
+
+impl Context {
+    /// For sequences of `seq` tokens, sparse, without indexer losses and traces.
+    pub fn new(config: &ModelConfig, seq: usize, dtype: DType, device: &Device) -> Self {
+        let base = rope_frequencies(config.rope_dim, config.rope_theta, None);
+        let compressed = rope_frequencies(config.rope_dim, config.compress_rope_theta, config.yarn.as_ref());
+        let own = |mode| matches!(mode, Mode::Full | Mode::Stale);
+        let ratios = config.layers.layers().iter().filter(|layer| own(layer.mode)).map(|layer| layer.ratio);
+        let entries: BTreeMap<_, _> =
+            ratios.map(|m| (m, RopeTable::new(&compressed, seq / m, m, dtype, device))).collect();
+        let visible = entries.keys().map(|&m| (m, all_visible(seq, m, device))).collect();
+        Self {
+            phase: Phase::Sparse,
+            index_loss: false,
+            trace: false,
+            base: RopeTable::new(&base, seq, 1, dtype, device),
+            compressed: RopeTable::new(&compressed, seq, 1, dtype, device),
+            entries,
+            visible,
+        }
+    }
+
+    /// The same context in another phase.
+    #[must_use]
+    pub fn with_phase(mut self, phase: Phase) -> Self {
+        self.phase = phase;
+        self
+    }
+
+    /// The same context with indexer losses computed or not.
+    #[must_use]
+    pub fn with_index_loss(mut self, index_loss: bool) -> Self {
+        self.index_loss = index_loss;
+        self
+    }
+
+    /// The same context with intermediate values kept or not.
+    #[must_use]
+    pub fn with_trace(mut self, trace: bool) -> Self {
+        self.trace = trace;
+        self
+    }
+
+    /// The table of token positions for a layer of ratio `ratio` (0: no compressed entries).
+    pub fn tokens(&self, ratio: usize) -> &RopeTable {
+        if ratio == 0 { &self.base } else { &self.compressed }
+    }
+
+    /// The table of entry positions `0, m, 2 m, ...` for content of ratio `ratio`.
+    ///
+    /// # Panics
+    /// When the model that this context was made for has no content of that ratio.
+    pub fn entries(&self, ratio: usize) -> &RopeTable {
+        &self.entries[&ratio]
+    }
+
+    /// Every visible entry of every query, `[1, S, max(N, 1)]`, for content of ratio `ratio`.
+    ///
+    /// # Panics
+    /// When the model that this context was made for has no content of that ratio.
+    pub fn visible(&self, ratio: usize) -> Tensor<3, Int> {
+        self.visible[&ratio].clone()
+    }
+}
+
+/// Entry `j` is visible to the query at `t` when its last token has been passed: `j < floor((t + 1) / m)`.
+fn all_visible(seq: usize, ratio: usize, device: &Device) -> Tensor<3, Int> {
+    let entries = (seq / ratio).max(1);
+    let rows = (0..seq).flat_map(|t| {
+        let visible = ((t + 1) / ratio).min(seq / ratio);
+        (0..entries).map(move |j| if j < visible { j as i32 } else { NO_ENTRY })
+    });
+    Tensor::from_data(TensorData::new(rows.collect::<Vec<i32>>(), [1, seq, entries]), device)
+}

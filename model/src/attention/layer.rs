@@ -1,0 +1,218 @@
+//! One attention layer of any mode: which of content, address and query it makes freshly, and which it reads.
+
+use burn::module::{Module, Param};
+use burn::tensor::{Device, Int, Tensor};
+
+use super::{
+    Address, Compressor, Content, Context, IndexQuery, Indexer, OutputProjection, Phase, Query, Shared, WindowKv,
+};
+use crate::config::{ModelConfig, PoolConfig};
+use crate::mix::{Mode, PlannedLayer};
+use crate::ops::{self, NO_ENTRY, PoolUse, SelectSpec};
+
+/// An attention layer.
+///
+/// | mode | compressor | indexer | index keys |
+/// |---|---|---|---|
+/// | `swa`, `reuse`, `dense` | - | - | - |
+/// | `full` | own | own | own |
+/// | `reindex` | - | own | of its `full` |
+/// | `stale` | own | - | - |
+#[derive(Module, Debug)]
+pub struct Attention {
+    query: Query,
+    window: WindowKv,
+    compressor: Option<Compressor>,
+    indexer: Option<Indexer>,
+    /// One sink logit per head `[H]`: a virtual entry with vector 0.
+    attn_sink: Param<Tensor<1>>,
+    output: OutputProjection,
+    #[module(skip)]
+    plan: LayerFacts,
+}
+
+/// What a layer knows of its place in the plan.
+#[derive(Clone, Debug)]
+struct LayerFacts {
+    mode: Mode,
+    ratio: usize,
+    window: usize,
+    topk: usize,
+    scale: f64,
+    /// The pool that this layer builds.
+    builds: Option<PoolConfig>,
+    /// The pool that this layer searches in.
+    reads: Option<PoolConfig>,
+}
+
+/// What a layer returns.
+#[derive(Clone, Debug)]
+pub struct AttentionOutput {
+    /// `[B, S, d_model]`.
+    pub output: Tensor<3>,
+    /// Mean KL of the indexer over the queries that have an entry, `[1]`; only where the context asks for it.
+    pub index_loss: Option<Tensor<1>>,
+    /// Intermediate values; only where the context asks for them.
+    pub trace: Option<Trace>,
+}
+
+/// Intermediate values of a layer.
+#[derive(Clone, Debug)]
+pub struct Trace {
+    /// The query's low-rank form `[B, S, rank]`.
+    pub qr: Tensor<3>,
+    /// The rotated query `[B, S, H, d]`.
+    pub q: Tensor<4>,
+    /// The rotated window latents `[B, S, d]`.
+    pub window: Tensor<3>,
+    /// The latents before rotation `[B, max(N, 1), d]`, where the layer has a compressor.
+    pub latent: Option<Tensor<3>>,
+    /// The content that was read, where the layer reads any.
+    pub content: Option<Content>,
+    /// Index query and head weights, where the layer has an indexer.
+    pub index_query: Option<IndexQuery>,
+    /// The entries that were read `[B, S, K]`.
+    pub topk: Tensor<3, Int>,
+    /// The read-out before it is turned back `[B, S, H, d]`.
+    pub readout: Tensor<4>,
+    /// The read-out turned back `[B, S, H, d]`.
+    pub readout_back: Tensor<4>,
+    /// The read-out's log-sum-exp `[B, S, H]`.
+    pub lse: Tensor<3>,
+}
+
+impl Attention {
+    /// The layer `layer` of a model, with uninitialised weights (see [`initialize`](crate::init::initialize)).
+    pub fn new(config: &ModelConfig, layer: &PlannedLayer, device: &Device) -> Self {
+        let own_content = matches!(layer.mode, Mode::Full | Mode::Stale);
+        let own_address = matches!(layer.mode, Mode::Full | Mode::Reindex);
+        Self {
+            query: Query::new(config, device),
+            window: WindowKv::new(config, device),
+            compressor: own_content.then(|| Compressor::new(config, layer.ratio, device)),
+            indexer: own_address.then(|| Indexer::new(config, layer.mode == Mode::Full, device)),
+            attn_sink: Param::from_tensor(Tensor::zeros([config.heads], device)),
+            output: OutputProjection::new(config, device),
+            plan: LayerFacts {
+                mode: layer.mode,
+                ratio: layer.ratio,
+                window: config.window,
+                topk: config.topk,
+                scale: (config.head_dim as f64).powf(-0.5),
+                builds: config.pool.filter(|_| layer.builds_pool),
+                reads: config.pool.filter(|_| layer.pool_from.is_some()),
+            },
+        }
+    }
+
+    /// The layer's mode.
+    pub fn mode(&self) -> Mode {
+        self.plan.mode
+    }
+
+    /// The forward pass from the normalised input `x` `[B, S, d_model]`. Reads from `shared` what the mode reuses and leaves
+    /// there what it makes freshly.
+    ///
+    /// # Panics
+    /// When `shared` lacks what the mode reads; a validated [`LayerPlan`](crate::mix::LayerPlan) run in order never lacks it.
+    pub fn forward(&self, x: Tensor<3>, shared: &mut Shared, cx: &Context) -> AttentionOutput {
+        let [batch, seq, _] = x.dims();
+        let rope = cx.tokens(self.plan.ratio);
+        let (qr, q) = self.query.forward(x.clone(), rope);
+        let window = self.window.forward(x.clone(), rope);
+
+        let latent = self.compressor.as_ref().map(|compressor| compressor.forward(x.clone()));
+        let content = self.content(latent.clone(), seq, shared, cx);
+        let index_query = self.indexer.as_ref().map(|indexer| indexer.query(x, qr.clone(), rope));
+        let topk = self.address(index_query.as_ref(), content.as_ref(), [batch, seq], shared, cx);
+
+        let main = match &content {
+            Some(content) => content.main.clone(),
+            None => Tensor::zeros([batch, 1, window.dims()[2]], (&window.device(), window.dtype())),
+        };
+        let width = if self.plan.mode == Mode::Dense { seq } else { self.plan.window };
+        let sink = self.attn_sink.val();
+        let (readout, lse) =
+            ops::readout(q.clone(), window.clone(), main.clone(), sink, topk.clone(), width, self.plan.scale);
+        let readout_back = rope.rotate_back(readout.clone());
+        let index_loss = match (&index_query, content.as_ref().and_then(|c| c.index_keys.clone())) {
+            (Some(asked), Some(keys)) if cx.index_loss => {
+                let mass = ops::attention_mass(q.clone(), main, lse.clone(), topk.clone(), self.plan.scale);
+                Some(self.index_loss(asked, keys, mass, topk.clone()))
+            }
+            _ => None,
+        };
+        let output = self.output.forward(readout_back.clone());
+        let trace =
+            cx.trace.then(|| Trace { qr, q, window, latent, content, index_query, topk, readout, readout_back, lse });
+        AttentionOutput { output, index_loss, trace }
+    }
+
+    /// The entries that this layer reads, made here or taken from below.
+    fn content(&self, latent: Option<Tensor<3>>, seq: usize, shared: &mut Shared, cx: &Context) -> Option<Content> {
+        match (self.plan.mode, latent) {
+            (Mode::Swa | Mode::Dense, _) => None,
+            (mode, Some(latent)) => {
+                let rope = cx.entries(self.plan.ratio);
+                // The quantizer of the main KV belongs here, after the rotation.
+                let content = Content {
+                    main: rope.rotate_vectors(latent.clone()),
+                    index_keys: self.indexer.as_ref().and_then(|indexer| indexer.keys(latent, rope)),
+                    entries: seq / self.plan.ratio,
+                };
+                if mode == Mode::Full {
+                    *shared = Shared { content: Some(content.clone()), ..Shared::default() };
+                }
+                Some(content)
+            }
+            (_, None) => shared.content.clone(),
+        }
+    }
+
+    /// The entries that every query attends, chosen here or taken from below.
+    fn address(
+        &self,
+        index_query: Option<&IndexQuery>,
+        content: Option<&Content>,
+        [batch, seq]: [usize; 2],
+        shared: &mut Shared,
+        cx: &Context,
+    ) -> Tensor<3, Int> {
+        let device = self.attn_sink.val().device();
+        if matches!(self.plan.mode, Mode::Swa | Mode::Dense) {
+            return Tensor::full([batch, seq, 1], NO_ENTRY, &device);
+        }
+        let Some(asked) = index_query else {
+            let address = shared.address.as_ref().expect("a validated plan has an address below every reader");
+            return address.topk.clone();
+        };
+        let content = content.expect("a validated plan has content below every reader");
+        let topk = if cx.phase == Phase::Dense {
+            cx.visible(self.plan.ratio).repeat_dim(0, batch)
+        } else {
+            let keys = content.index_keys.clone().expect("content of a `full` layer has index keys");
+            let (pool_use, pool) = match (self.plan.builds, self.plan.reads) {
+                (Some(pool), _) => (PoolUse::Build { blocks: pool.blocks, size: pool.block_size }, None),
+                (None, Some(pool)) => (PoolUse::Read { size: pool.block_size }, shared.pool.clone()),
+                (None, None) => (PoolUse::None, None),
+            };
+            let spec =
+                SelectSpec { ratio: self.plan.ratio, entries: content.entries, topk: self.plan.topk, pool: pool_use };
+            let selection = ops::index_select(asked.q.clone(), keys, asked.weights.clone(), pool, spec);
+            if selection.pool.is_some() {
+                shared.pool = selection.pool;
+            }
+            selection.topk
+        };
+        shared.address = Some(Address { topk: topk.clone() });
+        topk
+    }
+
+    /// Mean KL over the queries that have an entry (0 if none has).
+    fn index_loss(&self, asked: &IndexQuery, keys: Tensor<3>, mass: Tensor<3>, range: Tensor<3, Int>) -> Tensor<1> {
+        let [batch, seq, _] = range.dims();
+        let asking = batch * (seq + 1).saturating_sub(self.plan.ratio);
+        let losses = ops::index_kl(asked.q.clone(), keys, asked.weights.clone(), mass, range);
+        losses.sum().div_scalar(asking.max(1) as f64)
+    }
+}

@@ -1,0 +1,21 @@
+//! Attention layers of every mode, one file an idea; [`Attention`] puts them together.
+
+mod compressor;
+mod context;
+mod indexer;
+mod layer;
+mod output;
+mod query;
+mod rope;
+mod shared;
+mod window;
+
+pub use compressor::Compressor;
+pub use context::{Context, Phase};
+pub use indexer::{IndexQuery, Indexer};
+pub use layer::{Attention, AttentionOutput, Trace};
+pub use output::OutputProjection;
+pub use query::Query;
+pub use rope::{RopeTable, rope_frequencies};
+pub use shared::{Address, Content, Shared};
+pub use window::WindowKv;

@@ -1,0 +1,33 @@
+//! What source layers hand down: an explicit value that travels through the forward pass.
+
+use burn::tensor::{Int, Tensor};
+
+/// The global entries that a `full` layer has made.
+#[derive(Clone, Debug)]
+pub struct Content {
+    /// Main latents, rotated `[B, max(N, 1), d]`.
+    pub main: Tensor<3>,
+    /// Index keys, rotated `[B, max(N, 1), d_I]`; none where content comes without an index (`stale`).
+    pub index_keys: Option<Tensor<3>>,
+    /// N, the entries that exist; a row beyond them is padding.
+    pub entries: usize,
+}
+
+/// The entries that a `full` or `reindex` layer has chosen.
+#[derive(Clone, Debug)]
+pub struct Address {
+    /// Row numbers of the content `[B, S, K]`, ascending, `ops::NO_ENTRY` at the end.
+    pub topk: Tensor<3, Int>,
+}
+
+/// Everything that later layers may read of earlier ones. A layer replaces what it makes freshly and leaves the rest, so
+/// that "the nearest below" needs no search.
+#[derive(Clone, Debug, Default)]
+pub struct Shared {
+    /// Of the nearest `full` below.
+    pub content: Option<Content>,
+    /// Of the nearest `full` or `reindex` below.
+    pub address: Option<Address>,
+    /// Of the nearest `full` below, where that builds one: blocks per query `[B, S, blocks]`.
+    pub pool: Option<Tensor<3, Int>>,
+}

@@ -1,0 +1,39 @@
+//! The operators in which CSA2 spends its time, each behind a backend-extension trait.
+//!
+//! One file per operator holds its trait, its gradient rule for any `Autodiff<B>` and the function that layers
+//! call. Implementations: [`reference`](mod@reference) (plain tensors, exact and slow, for tests) and `flex` (native CPU code).
+//! A layer never asks which backend it runs on.
+//!
+//! | operator | what it computes | gradient for |
+//! |---|---|---|
+//! | [`readout`](fn@readout) | attention over window and selected entries with a sink, one softmax | query, window, main, sink |
+//! | [`index_select`] | Top-K of the index scores, and the candidate pool | none (discrete) |
+//! | [`attention_mass`] | the read-out's probabilities on listed entries, summed over heads (the indexer's teacher) | none (detached) |
+//! | [`index_kl`] | KL(teacher ‖ student) of the indexer, per query | index query, index keys, head weights |
+//! | [`rotate`] | rotary position on the last channels, forwards or backwards | the rotated tensor |
+//! | [`rms_norm`], [`swiglu`] | as their names say | all inputs |
+
+mod elementwise;
+mod kl;
+mod mass;
+mod readout;
+pub mod reference;
+mod rotate;
+mod select;
+
+#[cfg(feature = "flex")]
+mod flex;
+
+pub use elementwise::{rms_norm, swiglu};
+pub use kl::{IndexKlBackend, index_kl};
+pub use mass::{MassBackend, attention_mass};
+pub use readout::{ReadoutBackend, readout};
+pub use rotate::{RotateBackend, rotate};
+pub use select::{PoolUse, SelectBackend, SelectSpec, Selection, index_select};
+
+/// No entry: fills the places of a Top-K row that has fewer than K visible entries. Contributes nothing.
+pub const NO_ENTRY: i32 = -1;
+
+/// A row whose index scores were not numbers. A read-out over such a row is NaN, so that the fault surfaces in the
+/// loss instead of becoming an arbitrary choice.
+pub const NAN_ROW: i32 = -2;
