@@ -1,1 +1,9 @@
-//! Placeholder.
+//! Layer-mix ablations of Compressed Sparse Attention 2: command line, runner, results and reports.
+
+pub mod ablation;
+pub mod backend;
+pub mod commands;
+pub mod plan;
+pub mod report;
+pub mod results;
+pub mod stats;

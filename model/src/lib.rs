@@ -7,6 +7,7 @@ pub mod attention;
 pub mod block;
 pub mod checkpoint;
 pub mod config;
+pub mod cost;
 pub mod init;
 pub mod mix;
 pub mod model;

@@ -66,6 +66,34 @@ pub struct ModelOutput {
     pub traces: Vec<Trace>,
 }
 
+/// The sizes that a model needs besides those of its layers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// Number of token ids.
+    pub vocabulary: usize,
+    /// Inner width of the feed-forward part.
+    pub width: usize,
+}
+
+/// Finds out, without building anything, whether a configuration can be built; `hint` as in [`Model::new`].
+///
+/// # Errors
+/// When the configuration is wrong, lacks the vocabulary size, or asks for a part that cannot be built yet.
+pub fn check(config: &ModelConfig, hint: Option<usize>) -> Result<Sizes, BuildError> {
+    config.validate()?;
+    let width = buildable(config)?;
+    let vocabulary = config.vocab_size.ok_or_else(|| ConfigError::Missing {
+        key: "vocab_size",
+        wrong: "the embedding needs it".into(),
+        right: "set it, or train on a task, which sets it".into(),
+    })?;
+    let layers = config.layers.len();
+    match hint.filter(|&layer| layer >= layers) {
+        Some(layer) => Err(BuildError::Hint { layer, layers }),
+        None => Ok(Sizes { vocabulary, width }),
+    }
+}
+
 /// Refuses what this version can plan but not build.
 fn buildable(config: &ModelConfig) -> Result<usize, BuildError> {
     let refuse = |key, value: &str, instead| Err(BuildError::NotBuilt { key, value: value.into(), instead });
@@ -94,17 +122,7 @@ impl Model {
     /// # Errors
     /// When the configuration is wrong, lacks the vocabulary size, or asks for a part that cannot be built yet.
     pub fn new(config: &ModelConfig, hint: Option<usize>, device: &Device) -> Result<Self, BuildError> {
-        config.validate()?;
-        let width = buildable(config)?;
-        let vocabulary = config.vocab_size.ok_or_else(|| ConfigError::Missing {
-            key: "vocab_size",
-            wrong: "the embedding needs it".into(),
-            right: "set it, or train on a task, which sets it".into(),
-        })?;
-        let count = config.layers.len();
-        if let Some(layer) = hint.filter(|&layer| layer >= count) {
-            return Err(BuildError::Hint { layer, layers: count });
-        }
+        let Sizes { vocabulary, width } = check(config, hint)?;
         let norm = || RmsNorm::new(config.d_model, config.norm_eps, device);
         Ok(Self {
             embed: EmbeddingConfig::new(vocabulary, config.d_model)

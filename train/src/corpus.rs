@@ -70,11 +70,7 @@ impl Corpus {
     ///
     /// # Errors
     /// See [`CorpusError`].
-    pub fn load(
-        entries: &[String],
-        base_dir: &Path,
-        options: &CorpusOptions,
-    ) -> Result<Self, CorpusError> {
+    pub fn load(entries: &[String], base_dir: &Path, options: &CorpusOptions) -> Result<Self, CorpusError> {
         let files = files::find(entries, base_dir)?;
         let mut documents = Documents::default();
         for path in &files {
@@ -128,19 +124,10 @@ impl Documents {
         for (hash, document) in self.by_hash {
             digest.update(hash);
             let validates = is_validation(&hash, share);
-            let side = if validates {
-                &mut validation
-            } else {
-                &mut train
-            };
+            let side = if validates { &mut validation } else { &mut train };
             side.push(&document);
         }
-        let none_left = |side, remedy| CorpusError::NoneLeft {
-            side,
-            documents,
-            share,
-            remedy,
-        };
+        let none_left = |side, remedy| CorpusError::NoneLeft { side, documents, share, remedy };
         if train.documents == 0 {
             return Err(none_left("training", "lower"));
         }
@@ -154,11 +141,7 @@ impl Documents {
             validation_documents: validation.documents,
             digest: hexadecimal(&digest.finalize()),
         };
-        Ok(Corpus {
-            train: train.bytes,
-            validation: validation.bytes,
-            summary,
-        })
+        Ok(Corpus { train: train.bytes, validation: validation.bytes, summary })
     }
 }
 
@@ -180,17 +163,12 @@ impl Side {
 /// Whether a document is for validation: its hash, read as a fraction from 0 to 1, is below the
 /// share.
 fn is_validation(hash: &Hash, share: f64) -> bool {
-    let leading = hash
-        .iter()
-        .take(8)
-        .fold(0_u64, |number, byte| (number << 8) | u64::from(*byte));
+    let leading = hash.iter().take(8).fold(0_u64, |number, byte| (number << 8) | u64::from(*byte));
     (leading as f64 / 2_f64.powi(64)) < share
 }
 
 fn hexadecimal(bytes: &[u8]) -> String {
-    bytes
-        .iter()
-        .fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
+    bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }
 
 #[cfg(test)]
@@ -202,11 +180,7 @@ mod tests {
     use std::fs;
     use std::io::Write;
 
-    const OPTIONS: CorpusOptions = CorpusOptions {
-        validation_share: 0.4,
-        document_bytes: 4096,
-        max_bytes: 1 << 20,
-    };
+    const OPTIONS: CorpusOptions = CorpusOptions { validation_share: 0.4, document_bytes: 4096, max_bytes: 1 << 20 };
 
     fn load(folder: &Path, options: &CorpusOptions) -> Result<Corpus, CorpusError> {
         Corpus::load(&["data".into()], folder, options)
@@ -229,9 +203,7 @@ mod tests {
     }
 
     fn documents(side: &[u8]) -> BTreeSet<&[u8]> {
-        side.split(|byte| *byte == BOUNDARY)
-            .filter(|document| !document.is_empty())
-            .collect()
+        side.split(|byte| *byte == BOUNDARY).filter(|document| !document.is_empty()).collect()
     }
 
     /// A folder with the files `document 0`, `document 1`, ... under names of the caller's choice.
@@ -261,11 +233,7 @@ mod tests {
     #[test]
     fn names_and_order_of_files_do_not_matter() {
         let one = load(numbered(12, |n| format!("{n:02}")).path(), &OPTIONS).unwrap();
-        let other = load(
-            numbered(12, |n| format!("{:02}.txt", 99 - n)).path(),
-            &OPTIONS,
-        )
-        .unwrap();
+        let other = load(numbered(12, |n| format!("{:02}.txt", 99 - n)).path(), &OPTIONS).unwrap();
         assert_eq!(one, other);
     }
 
@@ -300,26 +268,18 @@ mod tests {
         fs::write(again.path().join("data/empty"), b"").unwrap();
         let again = load(again.path(), &OPTIONS).unwrap();
         assert_eq!((again.summary.duplicates, again.summary.files), (1, 10));
-        assert_eq!(
-            (&again.train, &again.validation),
-            (&plain.train, &plain.validation)
-        );
+        assert_eq!((&again.train, &again.validation), (&plain.train, &plain.validation));
         assert_eq!(again.summary.digest, plain.summary.digest);
         assert_eq!(plain.summary.digest.len(), 64);
     }
 
     #[test]
     fn large_files_are_cut_and_any_bytes_are_kept() {
-        let bytes: Vec<u8> = (0..10_000_u32)
-            .flat_map(|n| (n * 7919).to_le_bytes())
-            .collect();
+        let bytes: Vec<u8> = (0..10_000_u32).flat_map(|n| (n * 7919).to_le_bytes()).collect();
         let plain = load(folder(&[("one", &bytes)]).path(), &OPTIONS).unwrap();
         let parts = plain.summary.train_documents + plain.summary.validation_documents;
         assert_eq!(parts, 10);
-        assert_eq!(
-            plain.train.len() + plain.validation.len(),
-            bytes.len() + parts
-        );
+        assert_eq!(plain.train.len() + plain.validation.len(), bytes.len() + parts);
         let packed = load(folder(&[("one.GZ", &gzip(&bytes))]).path(), &OPTIONS).unwrap();
         assert_eq!(packed, plain);
     }
@@ -336,38 +296,14 @@ mod tests {
     fn bad_input_gets_a_message() {
         let three = || numbered(3, |n| n.to_string());
         let cut_short = &gzip(&[7; 3000])[..20];
-        let with = |validation_share, max_bytes| CorpusOptions {
-            validation_share,
-            max_bytes,
-            ..OPTIONS
-        };
+        let with = |validation_share, max_bytes| CorpusOptions { validation_share, max_bytes, ..OPTIONS };
         for (folder, options, parts) in [
-            (
-                folder(&[("a", b""), ("b", b"")]),
-                OPTIONS,
-                ["2 file(s)", "0 bytes"],
-            ),
-            (
-                folder(&[("a.gz", b"not gzip")]),
-                OPTIONS,
-                ["cannot decompress", "data/a.gz"],
-            ),
-            (
-                folder(&[("a.gz", cut_short)]),
-                OPTIONS,
-                ["cannot decompress", "data/a.gz"],
-            ),
+            (folder(&[("a", b""), ("b", b"")]), OPTIONS, ["2 file(s)", "0 bytes"]),
+            (folder(&[("a.gz", b"not gzip")]), OPTIONS, ["cannot decompress", "data/a.gz"]),
+            (folder(&[("a.gz", cut_short)]), OPTIONS, ["cannot decompress", "data/a.gz"]),
             (three(), with(0.5, 20), ["`max_bytes` = 20", "data/2"]),
-            (
-                three(),
-                with(1.0, 99),
-                ["left for training: 3", "lower `validation_share`"],
-            ),
-            (
-                three(),
-                with(0.0, 99),
-                ["left for validation: 3", "raise `validation_share`"],
-            ),
+            (three(), with(1.0, 99), ["left for training: 3", "lower `validation_share`"]),
+            (three(), with(0.0, 99), ["left for validation: 3", "raise `validation_share`"]),
         ] {
             let error = load(folder.path(), &options).unwrap_err().to_string();
             assert!(parts.iter().all(|part| error.contains(part)), "{error}");
@@ -381,9 +317,7 @@ mod tests {
         assert!(bomb.len() < 50_000);
         let files = folder(&[("bomb.gz", &bomb)]);
         let mut documents = Documents::default();
-        let error = documents
-            .read(&files.path().join("data/bomb.gz"), &OPTIONS)
-            .unwrap_err();
+        let error = documents.read(&files.path().join("data/bomb.gz"), &OPTIONS).unwrap_err();
         assert!(matches!(error, CorpusError::TooLarge { .. }), "{error}");
         assert!(documents.bytes_read <= OPTIONS.max_bytes + OPTIONS.document_bytes as u64);
     }

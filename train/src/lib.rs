@@ -1,1 +1,14 @@
-//! Placeholder.
+//! Training of CSA2 networks: tasks and data, losses, optimizer, loop, checkpoints and resume.
+
+pub mod checkpoints;
+pub mod config;
+pub mod corpus;
+pub mod evaluate;
+pub mod files;
+pub mod losses;
+pub mod metrics;
+pub mod optimizer;
+pub mod prefetch;
+pub mod random;
+pub mod tasks;
+pub mod trainer;

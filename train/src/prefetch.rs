@@ -50,23 +50,14 @@ impl Prefetch {
     ///
     /// # Errors
     /// When no thread can be started.
-    pub fn start(
-        task: Arc<dyn Task>,
-        seed: u64,
-        rows: usize,
-        steps: Range<u64>,
-    ) -> Result<Self, PrefetchError> {
+    pub fn start(task: Arc<dyn Task>, seed: u64, rows: usize, steps: Range<u64>) -> Result<Self, PrefetchError> {
         let (sender, receiver) = sync_channel(DEPTH);
         let next_step = steps.start;
         let thread = thread::Builder::new()
             .name("prefetch".into())
             .spawn(move || prepare(task.as_ref(), seed, rows, steps, &sender))
             .map_err(PrefetchError::Start)?;
-        Ok(Self {
-            batches: Some(receiver),
-            thread: Some(thread),
-            next_step,
-        })
+        Ok(Self { batches: Some(receiver), thread: Some(thread), next_step })
     }
 
     /// Stops the thread and says whether it panicked.
@@ -75,20 +66,11 @@ impl Prefetch {
         let Some(thread) = self.thread.take() else {
             return Ok(());
         };
-        thread.join().map_err(|panic| PrefetchError::Panicked {
-            step: self.next_step,
-            message: panic_message(&*panic),
-        })
+        thread.join().map_err(|panic| PrefetchError::Panicked { step: self.next_step, message: panic_message(&*panic) })
     }
 }
 
-fn prepare(
-    task: &dyn Task,
-    seed: u64,
-    rows: usize,
-    steps: Range<u64>,
-    sender: &SyncSender<(u64, Batch)>,
-) {
+fn prepare(task: &dyn Task, seed: u64, rows: usize, steps: Range<u64>, sender: &SyncSender<(u64, Batch)>) {
     for step in steps {
         let batch = task.train_batch(seed, step, rows);
         if sender.send((step, batch)).is_err() {
@@ -100,9 +82,7 @@ fn prepare(
 
 fn panic_message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("no message")
-        .to_owned()
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message").to_owned()
 }
 
 impl Iterator for Prefetch {
@@ -141,10 +121,7 @@ mod tests {
 
     impl Fragile {
         fn new(fails_at: u64) -> Arc<Self> {
-            Arc::new(Self {
-                made: AtomicU64::new(0),
-                fails_at,
-            })
+            Arc::new(Self { made: AtomicU64::new(0), fails_at })
         }
     }
 
@@ -168,14 +145,7 @@ mod tests {
             assert!(step != self.fails_at, "no data at {step}");
             self.made.fetch_add(1, Ordering::SeqCst);
             let numbers = vec![NONE; rows];
-            Batch {
-                rows,
-                len: 1,
-                tokens: vec![0; rows],
-                targets: numbers.clone(),
-                hint_targets: None,
-                tags: numbers,
-            }
+            Batch { rows, len: 1, tokens: vec![0; rows], targets: numbers.clone(), hint_targets: None, tags: numbers }
         }
         fn eval_sequences(&self) -> usize {
             0
@@ -191,24 +161,15 @@ mod tests {
     #[test]
     fn gives_the_batches_of_the_task_in_order() {
         let task: Arc<dyn Task> = Arc::new(MqarConfig::default().build(Path::new("")).unwrap());
-        let prepared: Vec<(u64, Batch)> = Prefetch::start(task.clone(), 9, 4, 5..25)
-            .unwrap()
-            .map(Result::unwrap)
-            .collect();
-        let direct: Vec<(u64, Batch)> = (5..25)
-            .map(|step| (step, task.train_batch(9, step, 4)))
-            .collect();
+        let prepared: Vec<(u64, Batch)> =
+            Prefetch::start(task.clone(), 9, 4, 5..25).unwrap().map(Result::unwrap).collect();
+        let direct: Vec<(u64, Batch)> = (5..25).map(|step| (step, task.train_batch(9, step, 4))).collect();
         assert!(prepared == direct);
     }
 
     #[test]
     fn an_empty_range_ends_at_once() {
-        assert!(
-            Prefetch::start(Fragile::new(0), 0, 1, 5..5)
-                .unwrap()
-                .next()
-                .is_none()
-        );
+        assert!(Prefetch::start(Fragile::new(0), 0, 1, 5..5).unwrap().next().is_none());
     }
 
     #[test]
@@ -217,10 +178,7 @@ mod tests {
         assert_eq!(batches.next().unwrap().unwrap().0, 5);
         assert_eq!(batches.next().unwrap().unwrap().0, 6);
         let error = batches.next().unwrap().unwrap_err().to_string();
-        assert_eq!(
-            error,
-            "the task failed while preparing the batch of step 7: no data at 7"
-        );
+        assert_eq!(error, "the task failed while preparing the batch of step 7: no data at 7");
         assert!(batches.next().is_none());
     }
 

@@ -68,11 +68,7 @@ pub fn cycles(rng: &mut ChaCha8Rng, limit: usize, count: usize) -> Vec<usize> {
 
 /// A whole number below `limit`, each equally likely; 0 where `limit` is 0.
 pub fn below(rng: &mut ChaCha8Rng, limit: usize) -> usize {
-    if limit == 0 {
-        0
-    } else {
-        rng.random_range(0..limit)
-    }
+    if limit == 0 { 0 } else { rng.random_range(0..limit) }
 }
 
 #[cfg(test)]
@@ -121,10 +117,7 @@ mod tests {
         }
         assert_eq!(counts.len(), 10);
         // 1000 expected, standard deviation 30.
-        assert!(
-            counts.values().all(|count| (850..1150).contains(count)),
-            "{counts:?}"
-        );
+        assert!(counts.values().all(|count| (850..1150).contains(count)), "{counts:?}");
     }
 
     #[test]

@@ -9,21 +9,15 @@ use csa2_model::mix::{Mode, PlannedLayer};
 pub(super) fn render(name: &str, config: &ModelConfig) -> String {
     let layers = config.layers.layers();
     let mut dot = String::from("digraph csa2 {\n  rankdir = BT;\n");
-    let title = format!(
-        "{name}\n{}\nsolid: content   dashed: address   dotted: pool   grey: residual stream",
-        config.layers
-    );
+    let title =
+        format!("{name}\n{}\nsolid: content   dashed: address   dotted: pool   grey: residual stream", config.layers);
     let _ = writeln!(dot, "  label = {};", quoted(&title));
     dot.push_str("  fontname = \"sans-serif\";\n");
     dot.push_str("  node [shape = box, style = \"rounded,filled\", fontname = \"sans-serif\", width = 1.6];\n");
     for layer in layers {
         let (fill, font) = colours(layer.mode);
         let label = quoted(&label(layer));
-        let _ = writeln!(
-            dot,
-            "  {} [label = {label}, fillcolor = \"{fill}\", fontcolor = \"{font}\"];",
-            layer.index
-        );
+        let _ = writeln!(dot, "  {} [label = {label}, fillcolor = \"{fill}\", fontcolor = \"{font}\"];", layer.index);
     }
     for layer in layers.iter().skip(1) {
         let _ = writeln!(
@@ -55,11 +49,7 @@ fn edge(dot: &mut String, source: Option<usize>, reader: usize, style: &str) {
 }
 
 fn label(layer: &PlannedLayer) -> String {
-    let ratio = if layer.mode.takes_ratio() && layer.ratio > 1 {
-        format!("@{}", layer.ratio)
-    } else {
-        String::new()
-    };
+    let ratio = if layer.mode.takes_ratio() && layer.ratio > 1 { format!("@{}", layer.ratio) } else { String::new() };
     let pool = if layer.builds_pool { "+pool" } else { "" };
     format!("{}  {}{ratio}{pool}", layer.index, layer.mode)
 }
@@ -98,14 +88,8 @@ mod tests {
     use super::*;
 
     fn dot(mix: &str) -> String {
-        let mut config = ModelConfig {
-            layers: mix.parse().unwrap(),
-            ..ModelConfig::small().unwrap()
-        };
-        config.pool = config.layers.has_pool().then_some(PoolConfig {
-            blocks: 4,
-            block_size: 4,
-        });
+        let mut config = ModelConfig { layers: mix.parse().unwrap(), ..ModelConfig::small().unwrap() };
+        config.pool = config.layers.has_pool().then_some(PoolConfig { blocks: 4, block_size: 4 });
         render("a \"name\"", &config)
     }
 

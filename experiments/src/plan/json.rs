@@ -8,10 +8,8 @@ use super::PlanView;
 
 pub(super) fn render(view: &PlanView) -> Value {
     let plan = &view.config.layers;
-    let modes: Map<String, Value> = Mode::ALL
-        .into_iter()
-        .map(|mode| (mode.to_string(), json!(plan.count(mode))))
-        .collect();
+    let modes: Map<String, Value> =
+        Mode::ALL.into_iter().map(|mode| (mode.to_string(), json!(plan.count(mode)))).collect();
     json!({
         "name": view.name,
         "mix": plan.to_string(),
@@ -28,10 +26,7 @@ pub(super) fn render(view: &PlanView) -> Value {
 }
 
 fn parameters(parameters: &Parameters) -> Value {
-    let parts = parameters
-        .parts()
-        .into_iter()
-        .map(|(name, count)| (key(name), whole(count)));
+    let parts = parameters.parts().into_iter().map(|(name, count)| (key(name), whole(count)));
     let total = ("total".to_owned(), whole(parameters.total()));
     Value::Object(parts.chain([total]).collect())
 }
@@ -55,32 +50,17 @@ fn ratio(ratio: Ratio) -> Value {
 }
 
 fn decode(view: &PlanView) -> Value {
-    let weights: Map<String, Value> = (view
-        .decode
-        .first()
-        .map(DecodeFlops::parts)
-        .into_iter()
-        .flatten())
-    .map(|(name, format, _)| {
-        (
-            key(name),
-            json!({"format": format.name(), "weight": format.weight()}),
-        )
-    })
-    .collect();
+    let weights: Map<String, Value> = (view.decode.first().map(DecodeFlops::parts).into_iter().flatten())
+        .map(|(name, format, _)| (key(name), json!({"format": format.name(), "weight": format.weight()})))
+        .collect();
     let contexts: Vec<Value> = view.decode.iter().map(at_context).collect();
-    let growth = view
-        .growth()
-        .map(|(weighted, unweighted)| json!({"weighted": weighted, "unweighted": unweighted}));
+    let growth = view.growth().map(|(weighted, unweighted)| json!({"weighted": weighted, "unweighted": unweighted}));
     json!({"weights": weights, "contexts": contexts, "growth": growth})
 }
 
 fn at_context(flops: &DecodeFlops) -> Value {
-    let mut values: Map<String, Value> = flops
-        .parts()
-        .into_iter()
-        .map(|(name, _, flops)| (key(name), json!(flops)))
-        .collect();
+    let mut values: Map<String, Value> =
+        flops.parts().into_iter().map(|(name, _, flops)| (key(name), json!(flops))).collect();
     values.insert("context".into(), json!(flops.context));
     values.insert("weighted".into(), json!(flops.weighted()));
     values.insert("unweighted".into(), json!(flops.unweighted()));
@@ -108,10 +88,7 @@ mod tests {
     fn released_layout() {
         let value = render_json("released", &ModelConfig::deepseek_v41_flash().unwrap()).unwrap();
         assert_eq!(value["name"], "released");
-        assert_eq!(
-            value["modes"],
-            json!({"swa": 2, "full": 4, "reindex": 4, "reuse": 30, "stale": 0, "dense": 0})
-        );
+        assert_eq!(value["modes"], json!({"swa": 2, "full": 4, "reindex": 4, "reuse": 30, "stale": 0, "dense": 0}));
         assert_eq!(
             value["layers"][28],
             json!({
@@ -119,35 +96,19 @@ mod tests {
                 "content_from": 20, "address_from": 28, "pool_from": 20
             })
         );
-        assert_eq!(
-            value["bytes_per_token"]["total"],
-            json!({"value": 890.0, "numerator": 890, "denominator": 1})
-        );
+        assert_eq!(value["bytes_per_token"]["total"], json!({"value": 890.0, "numerator": 890, "denominator": 1}));
         assert_eq!(value["pool"], json!({"blocks": 2048, "block_size": 8}));
-        assert_eq!(
-            value["decode_flops"]["weights"]["index_scoring"],
-            json!({"format": "FP4", "weight": 0.25})
-        );
+        assert_eq!(value["decode_flops"]["weights"]["index_scoring"], json!({"format": "FP4", "weight": 0.25}));
         assert_eq!(value["decode_flops"]["contexts"][4]["context"], 1 << 20);
         assert!(
-            value["decode_flops"]["growth"]["weighted"]
-                .as_f64()
-                .is_some_and(|growth| (growth - 1.28).abs() < 0.01)
+            value["decode_flops"]["growth"]["weighted"].as_f64().is_some_and(|growth| (growth - 1.28).abs() < 0.01)
         );
     }
 
     #[test]
     fn keys_are_stable() {
         let value = render_json("small", &ModelConfig::small().unwrap()).unwrap();
-        let keys = |value: &Value| {
-            value
-                .as_object()
-                .unwrap()
-                .keys()
-                .cloned()
-                .collect::<Vec<_>>()
-                .join(" ")
-        };
+        let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" ");
         assert_eq!(
             keys(&value),
             "active_parameters bytes_per_token decode_flops decoder_start layers mix modes name parameters pool window_bytes"

@@ -29,25 +29,14 @@ impl PlanView {
         let cost = Cost::of(config)?;
         let decode = CONTEXTS.map(|context| cost.decode_flops(context)).to_vec();
         // A name may come from a file name, and a control character in it could move a terminal's cursor.
-        let name = name
-            .chars()
-            .map(|c| if c.is_control() { ' ' } else { c })
-            .collect();
-        Ok(Self {
-            name,
-            config: config.clone(),
-            cost,
-            decode,
-        })
+        let name = name.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        Ok(Self { name, config: config.clone(), cost, decode })
     }
 
     /// How much more a token costs at the longest context than at the shortest: weighted, and counted alike.
     fn growth(&self) -> Option<(f64, f64)> {
         let (first, last) = (self.decode.first()?, self.decode.last()?);
-        Some((
-            last.weighted() / first.weighted(),
-            last.unweighted() / first.unweighted(),
-        ))
+        Some((last.weighted() / first.weighted(), last.unweighted() / first.unweighted()))
     }
 }
 
@@ -89,9 +78,7 @@ mod tests {
     }
 
     fn read(text: &str) -> ModelConfig {
-        toml::from_str::<File>(text)
-            .expect("the file is valid")
-            .model
+        toml::from_str::<File>(text).expect("the file is valid").model
     }
 
     const RELEASED: &str = include_str!("../../../configs/models/deepseek-v4.1-flash.toml");
@@ -115,23 +102,14 @@ mod tests {
     fn unknown_keys_and_broken_mixes_are_named() {
         let error = |from: &str, to: &str| {
             assert!(SMALL.contains(from));
-            toml::from_str::<File>(&SMALL.replace(from, to))
-                .err()
-                .expect("must be refused")
-                .to_string()
+            toml::from_str::<File>(&SMALL.replace(from, to)).err().expect("must be refused").to_string()
         };
         assert!(error("heads = 4\n", "head = 4\n").contains("unknown field `head`"));
         assert!(error("width = 128", "width = 128, depth = 2").contains("unknown field `depth`"));
         assert!(error("heads = 4\n", "heads = \"four\"\n").contains("invalid type"));
         let broken = error("swa full reuse*2", "swa fulll reuse*2");
-        assert!(
-            broken.contains("layer mix, column 5: unknown mode `fulll`"),
-            "{broken}"
-        );
-        assert!(
-            broken.contains("\n    swa fulll reuse*2\n        ^\n"),
-            "{broken}"
-        );
+        assert!(broken.contains("layer mix, column 5: unknown mode `fulll`"), "{broken}");
+        assert!(broken.contains("\n    swa fulll reuse*2\n        ^\n"), "{broken}");
     }
 
     #[test]
@@ -143,23 +121,12 @@ mod tests {
 
     #[test]
     fn what_cannot_be_priced_is_an_error_everywhere() {
-        let config = ModelConfig {
-            window: 0,
-            ..read(SMALL)
-        };
+        let config = ModelConfig { window: 0, ..read(SMALL) };
         assert!(render_text("x", &config).is_err());
         assert!(render_json("x", &config).is_err());
         assert!(render_dot("x", &config).is_err());
-        let config = ModelConfig {
-            vocab_size: None,
-            ..read(SMALL)
-        };
-        assert!(
-            render_text("x", &config)
-                .unwrap_err()
-                .to_string()
-                .starts_with("`vocab_size` is missing")
-        );
+        let config = ModelConfig { vocab_size: None, ..read(SMALL) };
+        assert!(render_text("x", &config).unwrap_err().to_string().starts_with("`vocab_size` is missing"));
         assert!(render_dot("x", &config).is_ok());
     }
 }

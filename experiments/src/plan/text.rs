@@ -10,17 +10,10 @@ use super::{CONTEXTS, PlanView, units};
 const LONGEST: u64 = CONTEXTS[CONTEXTS.len() - 1];
 
 /// Headers underlined per column, and nothing else.
-const STYLE: TableStyle =
-    TableStyle::new().header_separator(LineStyle::none().fill('-').junction(' '));
+const STYLE: TableStyle = TableStyle::new().header_separator(LineStyle::none().fill('-').junction(' '));
 
 pub(super) fn render(view: &PlanView) -> String {
-    let sections = [
-        title(view),
-        layers(view),
-        parameters(view),
-        kept(view),
-        decode(view),
-    ];
+    let sections = [title(view), layers(view), parameters(view), kept(view), decode(view)];
     let mut text = sections.join("\n\n");
     text.push('\n');
     text
@@ -29,14 +22,9 @@ pub(super) fn render(view: &PlanView) -> String {
 fn title(view: &PlanView) -> String {
     let plan = &view.config.layers;
     let modes = Mode::ALL.into_iter().filter(|mode| plan.count(*mode) > 0);
-    let counts: Vec<String> = modes
-        .map(|mode| format!("{} {mode}", plan.count(mode)))
-        .collect();
-    let mut lines = vec![
-        format!("{}: {}", view.name, counted(plan.len(), "layer")),
-        plan.to_string(),
-        counts.join(", "),
-    ];
+    let counts: Vec<String> = modes.map(|mode| format!("{} {mode}", plan.count(mode))).collect();
+    let mut lines =
+        vec![format!("{}: {}", view.name, counted(plan.len(), "layer")), plan.to_string(), counts.join(", ")];
     if let Some(start) = plan.decoder_start() {
         lines.push(format!("the last full layer, {start}, begins the decoder"));
     }
@@ -44,23 +32,9 @@ fn title(view: &PlanView) -> String {
 }
 
 fn layers(view: &PlanView) -> String {
-    let mut table = table(
-        &[
-            "layer",
-            "mode",
-            "ratio",
-            "content from",
-            "address from",
-            "pool",
-        ],
-        &[0, 2],
-    );
+    let mut table = table(&["layer", "mode", "ratio", "content from", "address from", "pool"], &[0, 2]);
     for layer in view.config.layers.layers() {
-        let ratio = if layer.ratio == 0 {
-            "-".to_owned()
-        } else {
-            layer.ratio.to_string()
-        };
+        let ratio = if layer.ratio == 0 { "-".to_owned() } else { layer.ratio.to_string() };
         let from = |source: Option<usize>| match source {
             None => "-".to_owned(),
             Some(source) if source == layer.index => "own".to_owned(),
@@ -92,18 +66,10 @@ fn parameters(view: &PlanView) -> String {
     let rows = all.parts().into_iter().zip(active.parts());
     for ((name, all), (_, active)) in rows.filter(|((_, all), _)| *all > 0) {
         // A token looks up one row of the embedding and multiplies by none.
-        let active = if active == 0 {
-            "-".to_owned()
-        } else {
-            units::count(active)
-        };
+        let active = if active == 0 { "-".to_owned() } else { units::count(active) };
         table.add_row([name.to_owned(), units::count(all), active]);
     }
-    table.add_row([
-        "total".to_owned(),
-        units::count(all.total()),
-        units::count(active.total()),
-    ]);
+    table.add_row(["total".to_owned(), units::count(all.total()), units::count(active.total())]);
     let title = format!(
         "Parameters: {}, of which a token passes through {}",
         units::count(all.total()),
@@ -113,31 +79,15 @@ fn parameters(view: &PlanView) -> String {
 }
 
 fn kept(view: &PlanView) -> String {
-    let BytesPerToken {
-        main_kv,
-        index_key,
-        dense,
-        total,
-    } = *view.cost.bytes_per_token();
-    let mut table = table(
-        &[
-            "kept while decoding",
-            "format",
-            "bytes per token",
-            "at 1M tokens",
-        ],
-        &[2, 3],
-    );
+    let BytesPerToken { main_kv, index_key, dense, total } = *view.cost.bytes_per_token();
+    let mut table = table(&["kept while decoding", "format", "bytes per token", "at 1M tokens"], &[2, 3]);
     let quantization = view.config.quantization;
     let rows = [
         ("main KV", quantization.main_kv.name(), main_kv),
         ("index key", quantization.index.name(), index_key),
         ("latents of dense layers", quantization.window.name(), dense),
     ];
-    for (name, format, bytes) in rows
-        .into_iter()
-        .filter(|(_, _, bytes)| bytes.numerator() > 0)
-    {
+    for (name, format, bytes) in rows.into_iter().filter(|(_, _, bytes)| bytes.numerator() > 0) {
         // Without a number format, vectors are kept as 32-bit floats.
         let format = if format == "none" { "f32" } else { format };
         table.add_row([
@@ -147,17 +97,8 @@ fn kept(view: &PlanView) -> String {
             at_longest(bytes.to_f64()),
         ]);
     }
-    table.add_row([
-        "total".to_owned(),
-        String::new(),
-        units::fraction(total.to_f64()),
-        at_longest(total.to_f64()),
-    ]);
-    let exact = if total.denominator() == 1 {
-        String::new()
-    } else {
-        format!(" (exactly {total})")
-    };
+    table.add_row(["total".to_owned(), String::new(), units::fraction(total.to_f64()), at_longest(total.to_f64())]);
+    let exact = if total.denominator() == 1 { String::new() } else { format!(" (exactly {total})") };
     let total = units::fraction(total.to_f64());
     let text = section(&format!("Cache: {total} bytes per token{exact}"), &table);
     match windows(view) {
@@ -186,52 +127,26 @@ fn at_longest(bytes_per_token: f64) -> String {
 }
 
 fn decode(view: &PlanView) -> String {
-    let largest = view
-        .decode
-        .iter()
-        .map(DecodeFlops::unweighted)
-        .fold(0.0, f64::max);
+    let largest = view.decode.iter().map(DecodeFlops::unweighted).fold(0.0, f64::max);
     let (size, unit) = units::flop_unit(largest);
     let mut headers = vec!["part".to_owned(), "counts as".to_owned()];
-    headers.extend(
-        view.decode
-            .iter()
-            .map(|flops| units::context(flops.context)),
-    );
+    headers.extend(view.decode.iter().map(|flops| units::context(flops.context)));
     let numeric: Vec<usize> = (2..headers.len()).collect();
     let mut table = table(&headers, &numeric);
     let mut add = |name: &str, format: &str, number: &dyn Fn(&DecodeFlops) -> f64| {
         let mut row = vec![name.to_owned(), format.to_owned()];
-        row.extend(
-            view.decode
-                .iter()
-                .map(|flops| format!("{:.2}", number(flops) / size)),
-        );
+        row.extend(view.decode.iter().map(|flops| format!("{:.2}", number(flops) / size)));
         table.add_row(row);
     };
-    for (place, (name, format, _)) in view
-        .decode
-        .first()
-        .map(DecodeFlops::parts)
-        .into_iter()
-        .flatten()
-        .enumerate()
-    {
-        add(name, &weight(format), &|flops| {
-            flops.parts().get(place).map_or(0.0, |(_, _, flops)| *flops)
-        });
+    for (place, (name, format, _)) in view.decode.first().map(DecodeFlops::parts).into_iter().flatten().enumerate() {
+        add(name, &weight(format), &|flops| flops.parts().get(place).map_or(0.0, |(_, _, flops)| *flops));
     }
     add("all, unweighted", "", &DecodeFlops::unweighted);
     add("all, weighted", "", &DecodeFlops::weighted);
-    let growth = view
-        .growth()
-        .map_or_else(String::new, |(weighted, unweighted)| {
-            format!("From 4K to 1M tokens: x{weighted:.2} weighted, x{unweighted:.2} unweighted.\n")
-        });
-    let text = section(
-        &format!("Decoding one token, in {unit}, by tokens of context"),
-        &table,
-    );
+    let growth = view.growth().map_or_else(String::new, |(weighted, unweighted)| {
+        format!("From 4K to 1M tokens: x{weighted:.2} weighted, x{unweighted:.2} unweighted.\n")
+    });
+    let text = section(&format!("Decoding one token, in {unit}, by tokens of context"), &table);
     format!("{text}\n{growth}{WEIGHTING}")
 }
 
@@ -252,9 +167,7 @@ fn section(name: &str, table: &Table) -> String {
 /// An empty table; the columns named in `right` hold numbers.
 fn table<T: ToString>(headers: &[T], right: &[usize]) -> Table {
     let mut table = Table::new();
-    table
-        .load_style(STYLE)
-        .set_header(headers.iter().map(ToString::to_string));
+    table.load_style(STYLE).set_header(headers.iter().map(ToString::to_string));
     for (place, column) in table.column_iter_mut().enumerate() {
         column.set_padding((0, 1));
         if right.contains(&place) {
@@ -265,11 +178,7 @@ fn table<T: ToString>(headers: &[T], right: &[usize]) -> Table {
 }
 
 fn counted(number: usize, thing: &str) -> String {
-    if number == 1 {
-        format!("1 {thing}")
-    } else {
-        format!("{number} {thing}s")
-    }
+    if number == 1 { format!("1 {thing}") } else { format!("{number} {thing}s") }
 }
 
 #[cfg(test)]
@@ -279,88 +188,47 @@ mod tests {
     use super::super::render_text;
 
     fn small(mix: &str) -> String {
-        let config = ModelConfig {
-            layers: mix.parse().unwrap(),
-            ..ModelConfig::small().unwrap()
-        };
+        let config = ModelConfig { layers: mix.parse().unwrap(), ..ModelConfig::small().unwrap() };
         render_text("small", &config).unwrap()
     }
 
     /// The cells of the row that begins with `name`.
     fn row<'a>(text: &'a str, name: &str) -> Vec<&'a str> {
-        let line = text
-            .lines()
-            .find(|line| line.trim_start().starts_with(name))
-            .expect("the row is there");
-        line.split("  ")
-            .map(str::trim)
-            .filter(|cell| !cell.is_empty())
-            .collect()
+        let line = text.lines().find(|line| line.trim_start().starts_with(name)).expect("the row is there");
+        line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect()
     }
 
     #[test]
     fn released_layout() {
         let text = render_text("released", &ModelConfig::deepseek_v41_flash().unwrap()).unwrap();
-        assert!(text.starts_with(
-            "released: 40 layers\nswa*2 (full@2 reuse*5)*3 full+pool reuse*3 (reindex reuse*3)*4\n"
-        ));
+        assert!(
+            text.starts_with("released: 40 layers\nswa*2 (full@2 reuse*5)*3 full+pool reuse*3 (reindex reuse*3)*4\n")
+        );
         assert!(text.contains("2 swa, 4 full, 4 reindex, 30 reuse\n"));
-        assert_eq!(
-            row(&text, "13 "),
-            ["13", "reuse", "2", "layer 8", "layer 8", "-"]
-        );
-        assert_eq!(
-            row(&text, "20 "),
-            ["20", "full", "1", "own", "own", "builds 2048 blocks of 8"]
-        );
-        assert_eq!(
-            row(&text, "28 "),
-            [
-                "28",
-                "reindex",
-                "1",
-                "layer 20",
-                "own",
-                "searches that of 20"
-            ]
-        );
-        assert_eq!(
-            row(&text, "main KV"),
-            ["main KV", "fp4", "720", "720.0 MiB"]
-        );
+        assert_eq!(row(&text, "13 "), ["13", "reuse", "2", "layer 8", "layer 8", "-"]);
+        assert_eq!(row(&text, "20 "), ["20", "full", "1", "own", "own", "builds 2048 blocks of 8"]);
+        assert_eq!(row(&text, "28 "), ["28", "reindex", "1", "layer 20", "own", "searches that of 20"]);
+        assert_eq!(row(&text, "main KV"), ["main KV", "fp4", "720", "720.0 MiB"]);
         assert!(text.contains("\nCache: 890 bytes per token\n"));
         assert!(text.contains("From 4K to 1M tokens: x1.28 weighted"));
-        assert!(
-            text.lines().all(|line| line.chars().count() <= 90),
-            "{text}"
-        );
+        assert!(text.lines().all(|line| line.chars().count() <= 90), "{text}");
     }
 
     #[test]
     fn lines_never_end_in_spaces() {
-        assert!(
-            small("swa full reuse*2")
-                .lines()
-                .all(|line| line == line.trim_end())
-        );
+        assert!(small("swa full reuse*2").lines().all(|line| line == line.trim_end()));
     }
 
     #[test]
     fn fractions_of_a_byte_are_given_exactly() {
         let text = small("swa full@5");
-        assert!(
-            text.contains("Cache: 38.4 bytes per token (exactly 192/5)\n"),
-            "{text}"
-        );
+        assert!(text.contains("Cache: 38.4 bytes per token (exactly 192/5)\n"), "{text}");
     }
 
     #[test]
     fn a_dense_mix_says_that_it_grows() {
         let text = small("dense");
-        assert_eq!(
-            row(&text, "latents of dense layers"),
-            ["latents of dense layers", "f32", "128", "128.0 MiB"]
-        );
+        assert_eq!(row(&text, "latents of dense layers"), ["latents of dense layers", "f32", "128", "128.0 MiB"]);
         assert!(!text.contains("Windows take"));
         assert!(!text.contains("main KV   "));
     }

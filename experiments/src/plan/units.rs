@@ -21,25 +21,13 @@ pub(super) fn context(tokens: u64) -> String {
 
 /// One unit for a whole table of operations, chosen by its largest number: the divisor and the unit's name.
 pub(super) fn flop_unit(largest: f64) -> (f64, &'static str) {
-    let units = [
-        (1e12, "TFLOP"),
-        (1e9, "GFLOP"),
-        (1e6, "MFLOP"),
-        (1e3, "kFLOP"),
-    ];
-    units
-        .into_iter()
-        .find(|(size, _)| largest >= *size)
-        .unwrap_or((1.0, "FLOP"))
+    let units = [(1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"), (1e3, "kFLOP")];
+    units.into_iter().find(|(size, _)| largest >= *size).unwrap_or((1.0, "FLOP"))
 }
 
 /// A number of bytes per token, with one decimal only where it is not whole.
 pub(super) fn fraction(number: f64) -> String {
-    if number.fract() == 0.0 {
-        format!("{number:.0}")
-    } else {
-        format!("{number:.1}")
-    }
+    if number.fract() == 0.0 { format!("{number:.0}") } else { format!("{number:.1}") }
 }
 
 fn scaled(number: f64, step: f64, prefixes: &[&str], unit: &str) -> String {
@@ -56,16 +44,8 @@ fn scaled(number: f64, step: f64, prefixes: &[&str], unit: &str) -> String {
         }
     }
     let name = format!("{prefix}{unit}");
-    let digits = if prefix.is_empty() {
-        fraction(value)
-    } else {
-        format!("{value:.1}")
-    };
-    if name.is_empty() {
-        digits
-    } else {
-        format!("{digits} {name}")
-    }
+    let digits = if prefix.is_empty() { fraction(value) } else { format!("{value:.1}") };
+    if name.is_empty() { digits } else { format!("{digits} {name}") }
 }
 
 #[cfg(test)]
@@ -93,10 +73,7 @@ mod tests {
 
     #[test]
     fn contexts() {
-        assert_eq!(
-            [4096, 65_536, 1 << 20, 1000, 5 << 20].map(context),
-            ["4K", "64K", "1M", "1000", "5M"]
-        );
+        assert_eq!([4096, 65_536, 1 << 20, 1000, 5 << 20].map(context), ["4K", "64K", "1M", "1000", "5M"]);
     }
 
     #[test]

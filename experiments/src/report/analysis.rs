@@ -87,8 +87,11 @@ impl<'a> Analysis<'a> {
             .find(|variant| variant.record.name == ablation.record.baseline)
             .map(|variant| final_values(ablation, variant))
             .unwrap_or_default();
-        let mut rows: Vec<Row<'a>> =
-            ablation.variants.iter().map(|variant| row(ablation, variant, &baseline)).collect();
+        let mut rows: Vec<Row<'a>> = ablation
+            .variants
+            .iter()
+            .map(|variant| row(ablation, variant, &baseline))
+            .collect();
         rows.sort_by(|left, right| order(&ablation.record.metric, left, right));
         set_ranks(&mut rows);
         set_front(&mut rows, ablation.record.metric.higher_is_better);
@@ -102,7 +105,9 @@ impl<'a> Analysis<'a> {
 
     /// The rows that have a result, best first.
     pub fn ranked(&self) -> impl Iterator<Item = (&Row<'a>, Estimate)> {
-        self.rows.iter().filter_map(|row| row.estimate.map(|estimate| (row, estimate)))
+        self.rows
+            .iter()
+            .filter_map(|row| row.estimate.map(|estimate| (row, estimate)))
     }
 
     /// The row of the baseline.
@@ -112,7 +117,10 @@ impl<'a> Analysis<'a> {
 
     /// The runs that do not count, by variant, in the order of the table.
     pub fn without_result(&self) -> Vec<(&'a Variant, &'a Run)> {
-        let runs = self.rows.iter().flat_map(|row| row.variant.runs.iter().map(move |run| (row.variant, run)));
+        let runs = self
+            .rows
+            .iter()
+            .flat_map(|row| row.variant.runs.iter().map(move |run| (row.variant, run)));
         runs.filter(|(_, run)| run.summary().is_none()).collect()
     }
 }
@@ -120,7 +128,12 @@ impl<'a> Analysis<'a> {
 /// The metric at the end of each run that counts, by seed.
 fn final_values(ablation: &Ablation, variant: &Variant) -> BTreeMap<u64, f64> {
     let name = &ablation.record.metric.name;
-    let value = |run: &Run| run.summary()?.final_values.get(name).map(|value| (run.seed, *value));
+    let value = |run: &Run| {
+        run.summary()?
+            .final_values
+            .get(name)
+            .map(|value| (run.seed, *value))
+    };
     variant.runs.iter().filter_map(value).collect()
 }
 
@@ -128,17 +141,21 @@ fn row<'a>(ablation: &Ablation, variant: &'a Variant, baseline: &BTreeMap<u64, f
     let values = final_values(ablation, variant);
     let numbers: Vec<f64> = values.values().copied().collect();
     let is_baseline = variant.record.name == ablation.record.baseline;
-    let difference = if is_baseline { None } else { stats::paired_difference(&values, baseline).ok() };
+    let difference = if is_baseline {
+        None
+    } else {
+        stats::paired_difference(&values, baseline).ok()
+    };
     let effect = match &difference {
         _ if is_baseline => Effect::Baseline,
         Some(difference) => effect(difference, ablation.record.metric.higher_is_better),
         None => Effect::Missing,
     };
-    let speeds: Vec<f64> = variant
+    let speeds = variant
         .runs
         .iter()
-        .filter_map(|run| run.summary().map(|summary| summary.tokens_per_second))
-        .collect();
+        .filter_map(|run| run.summary().map(|summary| summary.tokens_per_second));
+    let speeds: Vec<f64> = speeds.filter(|speed| speed.is_finite()).collect();
     Row {
         variant,
         rank: None,
@@ -154,7 +171,9 @@ fn row<'a>(ablation: &Ablation, variant: &'a Variant, baseline: &BTreeMap<u64, f
 /// What a paired difference says, given the direction of the metric.
 pub fn effect(difference: &PairedDifference, higher_is_better: bool) -> Effect {
     match difference.verdict {
-        Verdict::ExcludesZero if (difference.estimate.mean > 0.0) == higher_is_better => Effect::Better,
+        Verdict::ExcludesZero if (difference.estimate.mean > 0.0) == higher_is_better => {
+            Effect::Better
+        }
         Verdict::ExcludesZero => Effect::Worse,
         Verdict::IncludesZero => Effect::NotSettled,
         Verdict::OneSeed => Effect::OneSeed,
@@ -168,7 +187,11 @@ pub fn order(metric: &MetricRecord, left: &Row, right: &Row) -> Ordering {
     match (&left.estimate, &right.estimate) {
         (Some(a), Some(b)) => {
             let ascending = a.mean.total_cmp(&b.mean);
-            let by_metric = if metric.higher_is_better { ascending.reverse() } else { ascending };
+            let by_metric = if metric.higher_is_better {
+                ascending.reverse()
+            } else {
+                ascending
+            };
             by_metric.then(bytes(left).total_cmp(&bytes(right)))
         }
         (Some(_), None) => Ordering::Less,
@@ -181,7 +204,9 @@ pub fn order(metric: &MetricRecord, left: &Row, right: &Row) -> Ordering {
 fn set_ranks(rows: &mut [Row]) {
     let mut previous: Option<(f64, usize)> = None;
     for (index, row) in rows.iter_mut().enumerate() {
-        let Some(estimate) = row.estimate else { continue };
+        let Some(estimate) = row.estimate else {
+            continue;
+        };
         let rank = match previous {
             Some((mean, rank)) if mean.total_cmp(&estimate.mean).is_eq() => rank,
             _ => index + 1,
@@ -195,7 +220,14 @@ fn set_front(rows: &mut [Row], higher_is_better: bool) {
     let sign = if higher_is_better { 1.0 } else { -1.0 };
     let points: Vec<Option<(f64, f64)>> = rows
         .iter()
-        .map(|row| row.estimate.map(|estimate| (sign * estimate.mean, row.variant.record.cost.bytes_per_token)))
+        .map(|row| {
+            row.estimate.map(|estimate| {
+                (
+                    sign * estimate.mean,
+                    row.variant.record.cost.bytes_per_token,
+                )
+            })
+        })
         .collect();
     for (row, point) in rows.iter_mut().zip(&points) {
         row.on_front = point.is_some_and(|(quality, bytes)| {
@@ -206,49 +238,23 @@ fn set_front(rows: &mut [Row], higher_is_better: bool) {
     }
 }
 
-/// What a reader must know before comparing across ablations; empty where nothing stands against it.
-pub fn joint_warnings(analyses: &[Analysis]) -> Vec<String> {
-    let Some(first) = analyses.first().map(|analysis| &analysis.ablation.record) else { return Vec::new() };
-    let differs = |same: &dyn Fn(&crate::results::AblationRecord) -> bool| {
-        analyses.iter().any(|analysis| !same(&analysis.ablation.record))
+/// How many of the best lie so close together, beside the others, that they need a drawing of their own; 0 where they
+/// do not. `means` are sorted, best first.
+pub fn near_best(means: impl Iterator<Item = f64>) -> usize {
+    let means: Vec<f64> = means.collect();
+    let (Some(best), Some(worst)) = (means.first(), means.last()) else {
+        return 0;
     };
-    let mut warnings = Vec::new();
-    if differs(&|record| record.metric == first.metric) {
-        warnings.push("The ablations are ranked by different metrics; there is no joint ranking.".to_owned());
-    } else if differs(&|record| record.task == first.task) {
-        warnings.push("The tasks differ: values of different tasks are not comparable. Compare within a section.".to_owned());
-    }
-    if differs(&|record| record.budget_tokens == first.budget_tokens) {
-        warnings.push("The token budgets differ between the ablations.".to_owned());
-    }
-    let context = |record: &crate::results::AblationRecord| {
-        record.variants.first().map(|variant| variant.cost.decode_context)
-    };
-    if differs(&|record| context(record) == context(first)) {
-        warnings.push("Decode FLOPs are counted at different contexts.".to_owned());
-    }
-    warnings
-}
-
-/// Whether one ranking over all of these ablations has a meaning to show: several of them, by one metric.
-pub fn has_joint_ranking(analyses: &[Analysis]) -> bool {
-    match analyses {
-        [first, rest @ ..] => !rest.is_empty() && rest.iter().all(|other| other.metric() == first.metric()),
-        [] => false,
-    }
-}
-
-/// The rows of all ablations in one order, each with the place of its ablation.
-pub fn joint_rows<'a, 'b>(analyses: &'b [Analysis<'a>]) -> Vec<(usize, &'b Row<'a>)> {
-    let mut rows: Vec<(usize, &Row)> = analyses
+    let reach = 0.1 * (best - worst).abs();
+    let close = means
         .iter()
-        .enumerate()
-        .flat_map(|(index, analysis)| analysis.rows.iter().map(move |row| (index, row)))
-        .collect();
-    if let Some(first) = analyses.first() {
-        rows.sort_by(|(_, left), (_, right)| order(first.metric(), left, right));
+        .filter(|mean| (*mean - best).abs() <= reach)
+        .count();
+    if close > 1 && close < means.len() {
+        close
+    } else {
+        0
     }
-    rows
 }
 
 #[cfg(test)]
@@ -257,7 +263,11 @@ mod tests {
     use crate::report::testing::{Fake, ablation};
 
     fn names<'a>(analysis: &Analysis<'a>) -> Vec<&'a str> {
-        analysis.rows.iter().map(|row| row.variant.record.name.as_str()).collect()
+        analysis
+            .rows
+            .iter()
+            .map(|row| row.variant.record.name.as_str())
+            .collect()
     }
 
     #[test]
@@ -308,17 +318,13 @@ mod tests {
     }
 
     #[test]
-    fn joining_warns_where_values_cannot_be_compared() {
-        let first = ablation(&[Fake::new("windows", 0.0, &[0.5])]);
-        let mut second = first.clone();
-        let warnings = |other: &Ablation| joint_warnings(&[Analysis::new(&first), Analysis::new(other)]);
-        assert!(warnings(&second).is_empty());
-        second.record.task = "another".to_owned();
-        assert!(warnings(&second)[0].contains("tasks differ"));
-        assert!(has_joint_ranking(&[Analysis::new(&first), Analysis::new(&second)]));
-        second.record.metric.name = "loss".to_owned();
-        assert!(warnings(&second)[0].contains("different metrics"));
-        assert!(!has_joint_ranking(&[Analysis::new(&first), Analysis::new(&second)]));
-        assert!(!has_joint_ranking(&[Analysis::new(&first)]));
+    fn a_close_group_at_the_top_is_found() {
+        let at = |means: &[f64]| near_best(means.iter().copied());
+        assert_eq!(at(&[0.99, 0.98, 0.97, 0.07]), 3);
+        assert_eq!(at(&[1.5, 1.52, 2.9]), 2);
+        assert_eq!(
+            [at(&[0.9, 0.5, 0.1]), at(&[0.9, 0.9]), at(&[0.9]), at(&[])],
+            [0; 4]
+        );
     }
 }

@@ -3,15 +3,20 @@
 //! [`load`] reads what runs left on disk, `analysis` ranks the variants, `words` states the answer in sentences,
 //! `table` and `html` print it, and `charts` draws it. Runs without a result are always listed with the reason.
 
+#![allow(
+    clippy::format_push_string,
+    reason = "writing into a String cannot fail, and `write!` would return a Result to drop at every line of a page"
+)]
+
 mod analysis;
-mod axis;
+mod blocks;
 mod charts;
-mod curves;
 mod format;
 mod html;
-mod plot;
-mod scatter;
+mod joint;
+mod method;
 mod table;
+mod terminal;
 #[cfg(test)]
 mod testing;
 mod words;
@@ -24,11 +29,11 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 use crate::results::{
-    AblationRecord, MetricLine, ResultsError, RunSummary, Status, VariantRecord, metrics_path, read_ablation,
-    read_metrics, read_summary, run_dir, summary_path, write_atomic,
+    AblationRecord, MetricLine, ResultsError, RunSummary, Status, VariantRecord, ablation_path,
+    metrics_path, read_ablation, read_metrics, read_summary, run_dir, summary_path, write_atomic,
 };
 
-pub use table::terminal_table;
+pub use terminal::terminal_table;
 
 /// An ablation with everything that its runs left on disk.
 #[derive(Debug, Clone)]
@@ -83,6 +88,9 @@ pub enum ReportError {
     /// The results cannot be read, or the report cannot be written.
     #[error(transparent)]
     Results(#[from] ResultsError),
+    /// The report cannot be written.
+    #[error(transparent)]
+    File(#[from] csa2_train::files::FileError),
     /// A folder cannot be listed or made.
     #[error("{}: {source}", path.display())]
     Folder {
@@ -121,7 +129,11 @@ impl fmt::Display for RunState {
             Self::Finished(_) => write!(formatter, "finished"),
             Self::Failed(reason) => write!(formatter, "failed: {reason}"),
             Self::Unfinished { tokens } => {
-                write!(formatter, "unfinished: last measured at {} tokens", format::count(*tokens as f64))
+                write!(
+                    formatter,
+                    "unfinished: last measured at {} tokens",
+                    format::count(*tokens as f64)
+                )
             }
             Self::NotStarted => write!(formatter, "not started"),
         }
@@ -133,44 +145,71 @@ impl fmt::Display for RunState {
 /// # Errors
 /// [`ReportError`] with the path of what is missing, broken or of another file format. An unfinished run is no error.
 pub fn load(dir: &Path) -> Result<Ablation, ReportError> {
-    let record = read_ablation(dir)?;
+    let record = read_ablation(&ablation_path(dir))?;
     let mut variants = Vec::with_capacity(record.variants.len());
     for variant in &record.variants {
-        let runs: Result<Vec<Run>, ReportError> =
-            record.seeds.iter().map(|seed| load_run(dir, &record, &variant.name, *seed)).collect();
-        variants.push(Variant { record: variant.clone(), runs: runs? });
+        let runs: Result<Vec<Run>, ReportError> = record
+            .seeds
+            .iter()
+            .map(|seed| load_run(dir, &record, variant, *seed))
+            .collect();
+        variants.push(Variant {
+            record: variant.clone(),
+            runs: runs?,
+        });
     }
     let strays = find_strays(dir, &record)?;
-    Ok(Ablation { record, variants, strays })
+    Ok(Ablation {
+        record,
+        variants,
+        strays,
+    })
 }
 
-fn load_run(dir: &Path, record: &AblationRecord, variant: &str, seed: u64) -> Result<Run, ReportError> {
-    let run_dir = run_dir(dir, variant, seed);
+fn load_run(
+    dir: &Path,
+    record: &AblationRecord,
+    variant: &VariantRecord,
+    seed: u64,
+) -> Result<Run, ReportError> {
+    let run_dir = run_dir(dir, &variant.name, seed);
     let lines = read_metrics(&metrics_path(&run_dir))?.lines;
-    let state = match read_summary(&summary_path(&run_dir))? {
-        Some(summary) => judge(record, summary),
-        None => lines
+    let summary = summary_path(&run_dir);
+    let state = if summary.exists() {
+        judge(
+            &record.metric.name,
+            &variant.config_hash,
+            read_summary(&summary)?,
+        )
+    } else {
+        lines
             .last()
-            .map_or(RunState::NotStarted, |line| RunState::Unfinished { tokens: line.tokens }),
+            .map_or(RunState::NotStarted, |line| RunState::Unfinished {
+                tokens: line.tokens,
+            })
     };
     Ok(Run { seed, state, lines })
 }
 
 /// Whether a run that ended may be counted.
-fn judge(record: &AblationRecord, summary: RunSummary) -> RunState {
-    if summary.config_hash != record.config_hash {
+fn judge(metric: &str, config_hash: &str, summary: RunSummary) -> RunState {
+    if summary.config_hash != config_hash {
         return RunState::Failed(format!(
-            "made under config {}, while this ablation is {}; not counted",
-            summary.config_hash, record.config_hash
+            "made under config {}, while this variant is {config_hash}; not counted",
+            summary.config_hash
         ));
     }
     if summary.status == Status::Failed {
-        return RunState::Failed(summary.failure.unwrap_or_else(|| "no reason was recorded".to_owned()));
+        return RunState::Failed(
+            summary
+                .failure
+                .unwrap_or_else(|| "no reason was recorded".to_owned()),
+        );
     }
-    match summary.final_values.get(&record.metric.name) {
+    match summary.final_values.get(metric) {
         Some(value) if value.is_finite() => RunState::Finished(Box::new(summary)),
-        Some(_) => RunState::Failed(format!("its final `{}` is not a finite number", record.metric.name)),
-        None => RunState::Failed(format!("its summary has no final `{}`", record.metric.name)),
+        Some(_) => RunState::Failed(format!("its final `{metric}` is not a finite number")),
+        None => RunState::Failed(format!("its summary has no final `{metric}`")),
     }
 }
 
@@ -179,7 +218,12 @@ fn find_strays(dir: &Path, record: &AblationRecord) -> Result<Vec<String>, Repor
     let known: BTreeSet<(String, String)> = record
         .variants
         .iter()
-        .flat_map(|variant| record.seeds.iter().map(|seed| (variant.name.clone(), format!("seed-{seed}"))))
+        .flat_map(|variant| {
+            record
+                .seeds
+                .iter()
+                .map(|seed| (variant.name.clone(), format!("seed-{seed}")))
+        })
         .collect();
     let mut strays = Vec::new();
     for variant in subfolders(dir)? {
@@ -194,7 +238,10 @@ fn find_strays(dir: &Path, record: &AblationRecord) -> Result<Vec<String>, Repor
 }
 
 fn subfolders(dir: &Path) -> Result<Vec<String>, ReportError> {
-    let error = |source| ReportError::Folder { path: dir.to_path_buf(), source };
+    let error = |source| ReportError::Folder {
+        path: dir.to_path_buf(),
+        source,
+    };
     let mut names = Vec::new();
     for entry in std::fs::read_dir(dir).map_err(error)? {
         let entry = entry.map_err(error)?;
@@ -215,10 +262,135 @@ pub fn write(out: &Path, ablations: &[Ablation]) -> Result<(), ReportError> {
         return Err(ReportError::Nothing);
     }
     let page = html::page(ablations)?;
-    std::fs::create_dir_all(out)
-        .map_err(|source| ReportError::Folder { path: out.to_path_buf(), source })?;
+    std::fs::create_dir_all(out).map_err(|source| ReportError::Folder {
+        path: out.to_path_buf(),
+        source,
+    })?;
     write_atomic(&out.join("report.html"), page.as_bytes())?;
     write_atomic(&out.join("table.md"), table::markdown(ablations).as_bytes())?;
     write_atomic(&out.join("table.csv"), table::csv(ablations).as_bytes())?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::testing::{Fake, ablation};
+    use super::*;
+    use crate::results::{metrics_text, write_json};
+
+    /// Writes what runs would leave on disk.
+    fn save(dir: &Path, ablation: &Ablation) {
+        write_json(&ablation_path(dir), &ablation.record).unwrap();
+        for variant in &ablation.variants {
+            for run in variant.runs.iter().filter(|run| !run.lines.is_empty()) {
+                let run_dir = run_dir(dir, &variant.record.name, run.seed);
+                std::fs::create_dir_all(&run_dir).unwrap();
+                let lines = metrics_text(&run.lines).unwrap();
+                write_atomic(&metrics_path(&run_dir), lines.as_bytes()).unwrap();
+                if let Some(summary) = run.summary() {
+                    write_json(&summary_path(&run_dir), summary).unwrap();
+                }
+            }
+        }
+    }
+
+    fn edit_summary(ablation: &mut Ablation, variant: usize, edit: impl Fn(&mut RunSummary)) {
+        if let RunState::Finished(summary) = &mut ablation.variants[variant].runs[0].state {
+            edit(summary);
+        }
+    }
+
+    #[test]
+    fn every_run_is_read_with_its_state() {
+        let names = [
+            "done",
+            "failed",
+            "unfinished",
+            "absent",
+            "other",
+            "nan",
+            "unmeasured",
+        ];
+        let finals = |name: &&str| if *name == "absent" { vec![] } else { vec![0.5] };
+        let fakes: Vec<Fake> = names
+            .iter()
+            .map(|name| Fake::new(name, 0.0, &finals(name)))
+            .collect();
+        let mut saved = ablation(&fakes);
+        edit_summary(&mut saved, 1, |summary| {
+            summary.status = Status::Failed;
+            summary.failure = Some("gradient of layer 2 is not finite".to_owned());
+        });
+        saved.variants[2].runs[0].state = RunState::Unfinished { tokens: 0 };
+        edit_summary(&mut saved, 4, |summary| {
+            "stale".clone_into(&mut summary.config_hash);
+        });
+        edit_summary(&mut saved, 5, |summary| {
+            summary.final_values.insert("accuracy".to_owned(), f64::NAN);
+        });
+        edit_summary(&mut saved, 6, |summary| summary.final_values.clear());
+        let dir = tempfile::tempdir().unwrap();
+        save(dir.path(), &saved);
+        std::fs::create_dir_all(run_dir(dir.path(), "done", 9)).unwrap();
+
+        let loaded = load(dir.path()).unwrap();
+        let states: Vec<String> = loaded
+            .variants
+            .iter()
+            .map(|variant| variant.runs[0].state.to_string())
+            .collect();
+        assert_eq!(
+            states,
+            [
+                "finished",
+                "failed: gradient of layer 2 is not finite",
+                "unfinished: last measured at 1000 tokens",
+                "not started",
+                "failed: made under config stale, while this variant is abc; not counted",
+                "failed: its final `accuracy` is not a finite number",
+                "failed: its summary has no final `accuracy`",
+            ]
+        );
+        assert_eq!(loaded.strays, ["done/seed-9"]);
+        assert_eq!(
+            loaded.variants[0].runs[0].lines,
+            saved.variants[0].runs[0].lines
+        );
+    }
+
+    #[test]
+    fn a_report_is_written_beside_its_runs_and_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        save(
+            dir.path(),
+            &ablation(&[
+                Fake::new("a", 0.0, &[0.5, 0.6]),
+                Fake::new("b", 2.0, &[0.7]),
+            ]),
+        );
+        let loaded = [load(dir.path()).unwrap()];
+        let out = dir.path().join("new").join("folder");
+        for _ in 0..2 {
+            write(&out, &loaded).unwrap();
+        }
+        let mut files = std::fs::read_dir(&out)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect::<Vec<_>>();
+        files.sort();
+        assert_eq!(files, ["report.html", "table.csv", "table.md"]);
+        let page = std::fs::read_to_string(out.join("report.html")).unwrap();
+        assert!(page.contains("b, seed 2: not started"));
+        assert!(matches!(write(&out, &[]), Err(ReportError::Nothing)));
+    }
+
+    #[test]
+    fn a_folder_without_an_ablation_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let message = load(&dir.path().join("nothing")).unwrap_err().to_string();
+        assert!(
+            message.contains("nothing") && message.contains("ablation.json"),
+            "{message}"
+        );
+    }
 }

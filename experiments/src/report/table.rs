@@ -1,12 +1,11 @@
-//! The ranked table: for the terminal, as Markdown and as CSV.
+//! The ranked table: its cells, and the table as Markdown and as CSV.
 
-use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
-
-use super::analysis::{Analysis, Row, has_joint_ranking, joint_rows, joint_warnings};
+use super::analysis::{Analysis, Row};
+use super::joint::{has_joint_ranking, joint_rows, joint_warnings};
 use super::{Ablation, format, words};
 
 /// What stands below every table.
-const KEY: &str = "± is half the 95% interval of the mean over seeds (Student's t); the difference is paired by seed. \
+pub const KEY: &str = "± is half the 95% interval of the mean over seeds (Student's t); the difference is paired by seed. \
 better / worse: its interval excludes zero; not settled: it includes zero.";
 
 /// The texts of one row, in the order of [`headers`].
@@ -37,22 +36,34 @@ impl Cells {
         let cost = &row.variant.record.cost;
         let (done, planned) = (row.values.len(), row.variant.runs.len());
         Self {
-            rank: row.rank.map_or_else(|| "–".to_owned(), |rank| rank.to_string()),
-            metric: row.estimate.map_or_else(|| "no result".to_owned(), |e| format::estimate(&e, format::value)),
-            seeds: if done == planned { done.to_string() } else { format!("{done} of {planned}") },
-            difference: row
-                .difference
-                .as_ref()
-                .map_or_else(|| "–".to_owned(), |found| format::estimate(&found.estimate, format::signed)),
+            rank: row
+                .rank
+                .map_or_else(|| "–".to_owned(), |rank| rank.to_string()),
+            metric: row.estimate.map_or_else(
+                || "no result".to_owned(),
+                |e| format::estimate(&e, format::value),
+            ),
+            seeds: if done == planned {
+                done.to_string()
+            } else {
+                format!("{done} of {planned}")
+            },
+            difference: row.difference.as_ref().map_or_else(
+                || "–".to_owned(),
+                |found| format::estimate(&found.estimate, format::signed),
+            ),
             effect: row.effect.word(),
             parameters: format::count(cost.parameters as f64),
             bytes: format::count(cost.bytes_per_token),
             flops: format::count(cost.decode_flops),
-            speed: row.tokens_per_second.map_or_else(|| "–".to_owned(), format::count),
+            speed: row
+                .tokens_per_second
+                .map_or_else(|| "–".to_owned(), format::count),
         }
     }
 
-    fn after_mix(self) -> [String; 8] {
+    /// The texts after rank, variant and mix, in the order of [`headers`].
+    pub fn columns(self) -> [String; 8] {
         [
             self.metric,
             self.seeds,
@@ -69,11 +80,16 @@ impl Cells {
 /// The column titles after rank, variant and mix.
 pub fn headers(analysis: &Analysis) -> [String; 8] {
     let first = analysis.rows.first().map(|row| &row.variant.record.cost);
-    let context = first.map_or_else(String::new, |cost| format!(" at {}", format::context(cost.decode_context)));
+    let context = first.map_or_else(String::new, |cost| {
+        format!(" at {}", format::context(cost.decode_context))
+    });
     [
         analysis.metric().label.clone(),
         "seeds".to_owned(),
-        format!("difference to {}", analysis.ablation.record.baseline),
+        format!(
+            "difference to {}",
+            short_baseline(&analysis.ablation.record.baseline)
+        ),
         "verdict".to_owned(),
         "parameters".to_owned(),
         "bytes/token".to_owned(),
@@ -82,47 +98,13 @@ pub fn headers(analysis: &Analysis) -> [String; 8] {
     ]
 }
 
-/// The report for a terminal of `width` columns: for each ablation its table, its answer and its missing runs, and a
-/// joint ranking where several share a metric. Where the table does not fit, the mixes are listed below it.
-pub fn terminal_table(ablations: &[Ablation], width: u16) -> String {
-    let analyses: Vec<Analysis> = ablations.iter().map(Analysis::new).collect();
-    let mut sections: Vec<String> = analyses.iter().map(|analysis| terminal_section(analysis, width)).collect();
-    if has_joint_ranking(&analyses) {
-        sections.push(terminal_joint(&analyses, width));
-    }
-    let warnings = joint_warnings(&analyses);
-    sections.extend(warnings.iter().map(|warning| format!("Warning: {}\n", format::terminal(warning))));
-    sections.join("\n")
-}
-
-fn terminal_section(analysis: &Analysis, width: u16) -> String {
-    let record = &analysis.ablation.record;
-    let mut out = format!("{} · {}\n", format::terminal(&record.title), format::terminal(&record.task));
-    let wide = section_table(analysis, true);
-    if fits(&wide, width) {
-        out.push_str(&wide.trim_fmt());
-        out.push('\n');
+/// A name that would make its column the widest gives way to the word.
+fn short_baseline(name: &str) -> &str {
+    if name.chars().count() > 16 {
+        "baseline"
     } else {
-        let mut narrow = section_table(analysis, false);
-        arrange(&mut narrow, width);
-        out.push_str(&narrow.trim_fmt());
-        out.push('\n');
-        for row in &analysis.rows {
-            let variant = &row.variant.record;
-            out.push_str(&format::terminal(&format!("  {}: {}", variant.name, variant.layers)));
-            out.push('\n');
-        }
+        name
     }
-    for sentence in words::answer(analysis) {
-        out.push_str(&sentence.print(format::terminal, format::terminal));
-        out.push('\n');
-    }
-    for line in missing_lines(analysis) {
-        out.push_str(&format!("  {}\n", format::terminal(&line)));
-    }
-    out.push_str(KEY);
-    out.push('\n');
-    out
 }
 
 /// The runs without a result and the folders that belong to none, a line each.
@@ -133,70 +115,10 @@ pub fn missing_lines(analysis: &Analysis) -> Vec<String> {
         .map(|(variant, run)| format!("{}, seed {}: {}", variant.record.name, run.seed, run.state))
         .collect();
     let strays = analysis.ablation.strays.iter();
-    lines.extend(strays.map(|stray| format!("{stray}: on disk, but not part of this ablation; not counted")));
+    lines.extend(
+        strays.map(|stray| format!("{stray}: on disk, but not part of this ablation; not counted")),
+    );
     lines
-}
-
-fn section_table(analysis: &Analysis, with_mix: bool) -> Table {
-    let mut table = new_table();
-    let mut titles = vec!["#".to_owned(), "variant".to_owned()];
-    titles.extend(with_mix.then(|| "mix".to_owned()));
-    let left = titles.len();
-    titles.extend(headers(analysis));
-    table.set_header(cells(titles, left));
-    for row in &analysis.rows {
-        let record = &row.variant.record;
-        let texts = Cells::new(row);
-        let mut line = vec![texts.rank.clone(), record.name.clone()];
-        line.extend(with_mix.then(|| record.layers.clone()));
-        line.extend(texts.after_mix());
-        table.add_row(cells(line, left));
-    }
-    table
-}
-
-fn terminal_joint(analyses: &[Analysis], width: u16) -> String {
-    let mut table = new_table();
-    let label = analyses.first().map(|analysis| analysis.metric().label.clone()).unwrap_or_default();
-    let titles = ["ablation", "variant"].map(str::to_owned).into_iter().chain([label]);
-    let titles = titles.chain(["seeds", "bytes/token", "decode FLOPs", "tokens/s"].map(str::to_owned));
-    table.set_header(cells(titles.collect(), 2));
-    for (index, row) in joint_rows(analyses) {
-        let texts = Cells::new(row);
-        let ablation = analyses[index].ablation.record.name.clone();
-        let name = row.variant.record.name.clone();
-        table.add_row(cells(
-            vec![ablation, name, texts.metric, texts.seeds, texts.bytes, texts.flops, texts.speed],
-            2,
-        ));
-    }
-    arrange(&mut table, width);
-    format!("All ablations\n{}\n", table.trim_fmt())
-}
-
-fn new_table() -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::UTF8_HORIZONTAL_ONLY);
-    table
-}
-
-/// Cells of a row: the first `left` aligned to the left, the others to the right.
-fn cells(texts: Vec<String>, left: usize) -> Vec<Cell> {
-    let cell = |(index, text): (usize, String)| {
-        let alignment = if index < left { CellAlignment::Left } else { CellAlignment::Right };
-        Cell::new(format::terminal(&text)).set_alignment(alignment)
-    };
-    texts.into_iter().enumerate().map(cell).collect()
-}
-
-fn fits(table: &Table, width: u16) -> bool {
-    table.lines().all(|line| line.chars().count() <= usize::from(width))
-}
-
-fn arrange(table: &mut Table, width: u16) {
-    if !fits(table, width) {
-        table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
-    }
 }
 
 /// `table.md`: a section for each ablation.
@@ -226,13 +148,20 @@ fn markdown_section(out: &mut String, analysis: &Analysis) {
         out.push_str(&format!("- {}\n", sentence.print(format::markdown, bold)));
     }
     out.push_str(&format!("\nTask: {}\n\n", format::markdown(&record.task)));
-    let titles = ["#", "variant", "mix"].map(str::to_owned).into_iter().chain(headers(analysis));
+    let titles = ["#", "variant", "mix"]
+        .map(str::to_owned)
+        .into_iter()
+        .chain(headers(analysis));
     markdown_row(out, titles);
     out.push_str("|--:|:--|:--|--:|--:|--:|:--|--:|--:|--:|--:|\n");
     for row in &analysis.rows {
         let texts = Cells::new(row);
-        let names = [texts.rank.clone(), row.variant.record.name.clone(), row.variant.record.layers.clone()];
-        markdown_row(out, names.into_iter().chain(texts.after_mix()));
+        let names = [
+            texts.rank.clone(),
+            row.variant.record.name.clone(),
+            row.variant.record.layers.clone(),
+        ];
+        markdown_row(out, names.into_iter().chain(texts.columns()));
     }
     out.push_str(&format!("\n{}\n\n", format::markdown(KEY)));
     let missing = missing_lines(analysis);
@@ -246,16 +175,34 @@ fn markdown_section(out: &mut String, analysis: &Analysis) {
 }
 
 fn markdown_joint(out: &mut String, analyses: &[Analysis]) {
-    let label = analyses.first().map(|analysis| analysis.metric().label.clone()).unwrap_or_default();
+    let label = analyses
+        .first()
+        .map(|analysis| analysis.metric().label.clone())
+        .unwrap_or_default();
     out.push_str("## All ablations\n\n");
-    let titles = ["ablation", "variant", "mix"].map(str::to_owned).into_iter().chain([label]);
-    markdown_row(out, titles.chain(["seeds", "bytes/token", "decode FLOPs"].map(str::to_owned)));
+    let titles = ["ablation", "variant", "mix"]
+        .map(str::to_owned)
+        .into_iter()
+        .chain([label]);
+    markdown_row(
+        out,
+        titles.chain(["seeds", "bytes/token", "decode FLOPs"].map(str::to_owned)),
+    );
     out.push_str("|:--|:--|:--|--:|--:|--:|--:|\n");
     for (index, row) in joint_rows(analyses) {
         let texts = Cells::new(row);
         let record = &row.variant.record;
-        let names = [analyses[index].ablation.record.name.clone(), record.name.clone(), record.layers.clone()];
-        markdown_row(out, names.into_iter().chain([texts.metric, texts.seeds, texts.bytes, texts.flops]));
+        let names = [
+            analyses[index].ablation.record.name.clone(),
+            record.name.clone(),
+            record.layers.clone(),
+        ];
+        markdown_row(
+            out,
+            names
+                .into_iter()
+                .chain([texts.metric, texts.seeds, texts.bytes, texts.flops]),
+        );
     }
     out.push('\n');
 }
@@ -276,7 +223,10 @@ pub fn csv(ablations: &[Ablation]) -> String {
     for ablation in ablations {
         let analysis = Analysis::new(ablation);
         for row in &analysis.rows {
-            let fields: Vec<String> = csv_fields(&analysis, row).iter().map(|field| format::csv(field)).collect();
+            let fields: Vec<String> = csv_fields(&analysis, row)
+                .iter()
+                .map(|field| format::csv(field))
+                .collect();
             out.push_str(&fields.join(","));
             out.push('\n');
         }
@@ -287,9 +237,18 @@ pub fn csv(ablations: &[Ablation]) -> String {
 fn csv_fields(analysis: &Analysis, row: &Row) -> [String; 21] {
     let number = |value: Option<f64>| value.map(|value| value.to_string()).unwrap_or_default();
     let record = &row.variant.record;
-    let difference = row.difference.as_ref().map(|difference| difference.estimate);
-    let missing = row.variant.runs.iter().filter(|run| run.summary().is_none());
-    let missing: Vec<String> = missing.map(|run| format!("seed {}: {}", run.seed, run.state)).collect();
+    let difference = row
+        .difference
+        .as_ref()
+        .map(|difference| difference.estimate);
+    let missing = row
+        .variant
+        .runs
+        .iter()
+        .filter(|run| run.summary().is_none());
+    let missing: Vec<String> = missing
+        .map(|run| format!("seed {}: {}", run.seed, run.state))
+        .collect();
     [
         analysis.ablation.record.name.clone(),
         row.rank.map(|rank| rank.to_string()).unwrap_or_default(),
@@ -303,7 +262,10 @@ fn csv_fields(analysis: &Analysis, row: &Row) -> [String; 21] {
         analysis.ablation.record.baseline.clone(),
         number(difference.map(|difference| difference.mean)),
         number(difference.and_then(|difference| difference.half_width)),
-        row.effect.excludes_zero().map(|excludes| excludes.to_string()).unwrap_or_default(),
+        row.effect
+            .excludes_zero()
+            .map(|excludes| excludes.to_string())
+            .unwrap_or_default(),
         row.effect.word().replace('–', ""),
         record.cost.parameters.to_string(),
         record.cost.bytes_per_token.to_string(),
@@ -316,13 +278,16 @@ fn csv_fields(analysis: &Analysis, row: &Row) -> [String; 21] {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
     use crate::report::RunState;
     use crate::report::testing::{Fake, ablation};
 
-    fn nasty() -> Ablation {
-        let mut ablation = ablation(&[Fake::new("a|b, \"c\"", 0.0, &[0.5, 0.6]), Fake::new("plain", 20.0, &[0.9])]);
+    pub fn nasty() -> Ablation {
+        let mut ablation = ablation(&[
+            Fake::new("a|b, \"c\"", 0.0, &[0.5, 0.6]),
+            Fake::new("plain", 20.0, &[0.9]),
+        ]);
         ablation.variants[1].runs[1].state = RunState::Failed("loss is NaN,\nat step 3".to_owned());
         ablation.strays = vec!["old/seed-9".to_owned()];
         ablation
@@ -333,9 +298,20 @@ mod tests {
         let text = csv(&[nasty()]);
         let mut lines = text.lines();
         assert_eq!(lines.next().unwrap().split(',').count(), 21);
-        assert!(lines.next().unwrap().starts_with("fake,1,plain,swa full reuse*2,accuracy,0.9,,1,2,\"a|b, \"\"c\"\"\""));
-        assert!(text.contains("\"seed 2: failed: loss is NaN,\nat step 3\""), "{text}");
-        assert!(text.contains("\n\"fake\"") || text.contains("\nfake,2,\"a|b, \"\"c\"\"\",swa"), "{text}");
+        assert!(
+            lines
+                .next()
+                .unwrap()
+                .starts_with("fake,1,plain,swa full reuse*2,accuracy,0.9,,1,2,\"a|b, \"\"c\"\"\"")
+        );
+        assert!(
+            text.contains("\"seed 2: failed: loss is NaN,\nat step 3\""),
+            "{text}"
+        );
+        assert!(
+            text.contains("\n\"fake\"") || text.contains("\nfake,2,\"a|b, \"\"c\"\"\",swa"),
+            "{text}"
+        );
     }
 
     #[test]
@@ -347,29 +323,9 @@ mod tests {
             assert_eq!(row.replace("\\|", "").matches('|').count(), 12, "{row}");
         }
         assert!(text.contains("swa full reuse\\*2"), "{text}");
-        assert!(text.contains("- plain, seed 2: failed: loss is NaN, at step 3"), "{text}");
-    }
-
-    #[test]
-    fn the_terminal_table_keeps_to_its_width_and_lists_what_is_missing() {
-        let ablations = [nasty()];
-        for width in [60, 80, 120, 200] {
-            let text = terminal_table(&ablations, width);
-            let is_table = |line: &&str| line.contains('─') || line.contains('═');
-            let widest = text.lines().filter(is_table).map(|line| line.chars().count()).max().unwrap();
-            assert!(widest <= usize::from(width), "{widest} > {width}\n{text}");
-            assert!(text.contains("plain, seed 2: failed: loss is NaN, at step 3"), "{text}");
-            assert!(text.contains("old/seed-9: on disk"), "{text}");
-            assert!(text.contains("swa full reuse*2"), "{text}");
-        }
-    }
-
-    #[test]
-    fn joined_ablations_are_ranked_together() {
-        let other = ablation(&[Fake::new("third", 5.0, &[0.7, 0.7])]);
-        let text = terminal_table(&[nasty(), other], 200);
-        let joint = text.split("All ablations").nth(1).unwrap();
-        let place = |name: &str| joint.find(name).unwrap();
-        assert!(place("plain") < place("third") && place("third") < place("a|b"), "{joint}");
+        assert!(
+            text.contains("- plain, seed 2: failed: loss is NaN, at step 3"),
+            "{text}"
+        );
     }
 }

@@ -1,11 +1,11 @@
-//! The answer in sentences, made from the numbers alone, and how the numbers were obtained.
-
-use std::collections::BTreeSet;
+//! The answer in sentences, made from the numbers alone.
 
 use super::analysis::{Analysis, Effect, Row, effect};
 use super::format;
-use crate::results::RunSummary;
 use crate::stats;
+
+/// Variants that a sentence lists one by one; the table has them all.
+const LONGEST_LIST: usize = 5;
 
 /// A sentence whose variant names are kept apart from its words, so that each output can set them off in its own way.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -31,8 +31,16 @@ impl Sentence {
         self
     }
 
-    /// `a (x), b (y) and c (z)`, where `detail` gives what stands in the brackets.
-    fn list(mut self, rows: &[&Row], detail: impl Fn(&Row) -> Option<String>) -> Self {
+    /// `a (x), b (y) and c (z)`, where `detail` gives what stands in the brackets; of many rows the first and the last.
+    fn list(mut self, rows: &[&Row], detail: &dyn Fn(&Row) -> Option<String>) -> Self {
+        if let [first, .., last] = rows
+            && rows.len() > LONGEST_LIST
+        {
+            let ends = self
+                .text(format!("{} variants, from ", rows.len()))
+                .list(&[first], detail);
+            return ends.text(" to ").list(&[last], detail);
+        }
         for (index, row) in rows.iter().enumerate() {
             let separator = match index {
                 0 => "",
@@ -75,36 +83,71 @@ pub fn answer(analysis: &Analysis) -> Vec<Sentence> {
 
 fn measured(row: &Row) -> Option<String> {
     let estimate = row.estimate?;
-    Some(format!("{} over {}", format::estimate(&estimate, format::value), format::seeds(estimate.n)))
+    Some(format!(
+        "{} over {}",
+        format::estimate(&estimate, format::value),
+        format::seeds(estimate.n)
+    ))
 }
 
 fn best(analysis: &Analysis, ranked: &[&Row]) -> Sentence {
     let label = &analysis.metric().label;
-    let direction = if analysis.metric().higher_is_better { "highest" } else { "lowest" };
-    let first: Vec<&Row> = ranked.iter().copied().filter(|row| row.rank == Some(1)).collect();
+    let direction = if analysis.metric().higher_is_better {
+        "highest"
+    } else {
+        "lowest"
+    };
+    let first: Vec<&Row> = ranked
+        .iter()
+        .copied()
+        .filter(|row| row.rank == Some(1))
+        .collect();
     let verb = if first.len() == 1 { "has" } else { "share" };
     let sentence = match first.as_slice() {
-        [only] => Sentence::default().name(only).text(format!(" {verb} the {direction} {label}: ")),
-        several => Sentence::default().list(several, |_| None).text(format!(" {verb} the {direction} {label}: ")),
+        [only] => Sentence::default()
+            .name(only)
+            .text(format!(" {verb} the {direction} {label}: ")),
+        several => Sentence::default()
+            .list(several, &|_| None)
+            .text(format!(" {verb} the {direction} {label}: ")),
     };
-    let value = ranked.first().and_then(|row| measured(row)).unwrap_or_default();
-    let single = ranked.first().and_then(|row| row.estimate).is_some_and(|estimate| estimate.n == 1);
-    sentence.text(if single { format!("{value}, which gives no interval.") } else { format!("{value}.") })
+    let value = ranked
+        .first()
+        .and_then(|row| measured(row))
+        .unwrap_or_default();
+    let single = ranked
+        .first()
+        .and_then(|row| row.estimate)
+        .is_some_and(|estimate| estimate.n == 1);
+    sentence.text(if single {
+        format!("{value}, which gives no interval.")
+    } else {
+        format!("{value}.")
+    })
 }
 
 /// Whether the first place is settled against the second.
 fn lead(analysis: &Analysis, ranked: &[&Row]) -> Option<Sentence> {
-    let [first, second, ..] = ranked else { return None };
+    let [first, second, ..] = ranked else {
+        return None;
+    };
     if second.rank == Some(1) {
         return None;
     }
-    let sentence = Sentence::default().text("Against the second, ").name(second).text(", ");
+    let sentence = Sentence::default()
+        .text("Against the second, ")
+        .name(second)
+        .text(", ");
     let Ok(difference) = stats::paired_difference(&first.values, &second.values) else {
-        return Some(sentence.text("it shares no seed, so that the order of the two cannot be judged."));
+        return Some(
+            sentence.text("it shares no seed, so that the order of the two cannot be judged."),
+        );
     };
     let size = format::estimate(&difference.estimate, format::signed);
     let verdict = match effect(&difference, analysis.metric().higher_is_better) {
-        Effect::Better => "the interval excludes zero, so the lead is larger than the seeds' spread explains.",
+        Effect::Better => {
+            "the interval excludes zero, so the spread over seeds alone does not explain the lead."
+        }
         Effect::OneSeed => "on one seed, which cannot tell a lead from chance.",
         Effect::NoSpread => "the same for every seed, so the spread over seeds says nothing.",
         _ => "the interval includes zero, so these runs do not settle which of the two is better.",
@@ -113,21 +156,41 @@ fn lead(analysis: &Analysis, ranked: &[&Row]) -> Option<Sentence> {
 }
 
 fn against_baseline(analysis: &Analysis) -> Vec<Sentence> {
-    let Some(baseline) = analysis.baseline() else { return Vec::new() };
+    let Some(baseline) = analysis.baseline() else {
+        return Vec::new();
+    };
     if baseline.estimate.is_none() {
         let sentence = Sentence::default().text("The baseline ").name(baseline);
         return vec![sentence.text(" has no result yet, so nothing is compared with it.")];
     }
     let with = |wanted: &[Effect]| -> Vec<&Row> {
-        analysis.rows.iter().filter(|row| wanted.contains(&row.effect)).collect()
+        analysis
+            .rows
+            .iter()
+            .filter(|row| wanted.contains(&row.effect))
+            .collect()
     };
     let difference = |row: &Row| {
-        row.difference.as_ref().map(|found| format::estimate(&found.estimate, format::signed))
+        row.difference
+            .as_ref()
+            .map(|found| format::estimate(&found.estimate, format::signed))
     };
     let groups: [(&[Effect], &str, &str); 4] = [
-        (&[Effect::Better], "Better than the baseline ", " (the interval of the paired difference excludes zero): "),
-        (&[Effect::Worse], "Worse than the baseline ", " (the interval of the paired difference excludes zero): "),
-        (&[Effect::NotSettled], "Not settled against the baseline ", " (the interval includes zero): "),
+        (
+            &[Effect::Better],
+            "Better than the baseline ",
+            " (the interval of the paired difference excludes zero): ",
+        ),
+        (
+            &[Effect::Worse],
+            "Worse than the baseline ",
+            " (the interval of the paired difference excludes zero): ",
+        ),
+        (
+            &[Effect::NotSettled],
+            "Not settled against the baseline ",
+            " (the interval includes zero): ",
+        ),
         (
             &[Effect::OneSeed, Effect::NoSpread],
             "Without an interval against the baseline ",
@@ -139,7 +202,7 @@ fn against_baseline(analysis: &Analysis) -> Vec<Sentence> {
         let rows = with(effects);
         if !rows.is_empty() {
             let sentence = Sentence::default().text(lead).name(baseline).text(reason);
-            sentences.push(sentence.list(&rows, difference).text("."));
+            sentences.push(sentence.list(&rows, &difference).text("."));
         }
     }
     sentences
@@ -151,16 +214,23 @@ fn front(analysis: &Analysis, ranked: &[&Row]) -> Option<Sentence> {
         return None;
     }
     rows.sort_by(|left, right| {
-        left.variant.record.cost.bytes_per_token.total_cmp(&right.variant.record.cost.bytes_per_token)
+        left.variant
+            .record
+            .cost
+            .bytes_per_token
+            .total_cmp(&right.variant.record.cost.bytes_per_token)
     });
     let bytes = |row: &Row| {
         let rate = format::count(row.variant.record.cost.bytes_per_token);
-        let mean = row.estimate.map(|estimate| format::value(estimate.mean)).unwrap_or_default();
+        let mean = row
+            .estimate
+            .map(|estimate| format::value(estimate.mean))
+            .unwrap_or_default();
         Some(format!("{rate} bytes, {mean}"))
     };
     let label = &analysis.metric().label;
-    let lead = format!("No other variant gives a better mean {label} for the same or fewer cache bytes per token than ");
-    Some(Sentence::default().text(lead).list(&rows, bytes).text("."))
+    let lead = format!("On the Pareto front of mean {label} against cache bytes per token: ");
+    Some(Sentence::default().text(lead).list(&rows, &bytes).text("."))
 }
 
 fn gaps(analysis: &Analysis) -> Option<Sentence> {
@@ -168,93 +238,11 @@ fn gaps(analysis: &Analysis) -> Option<Sentence> {
     let missing = analysis.without_result().len();
     let verb = if missing == 1 { "has" } else { "have" };
     (missing > 0).then(|| {
-        let text = format!("{missing} of {total} runs {verb} no result and are not counted; they are listed below.");
+        let text = format!(
+            "{missing} of {total} runs {verb} no result and are not counted; they are listed below."
+        );
         Sentence::default().text(text)
     })
-}
-
-/// How the numbers were obtained, one paragraph each.
-pub fn method(analysis: &Analysis) -> Vec<(&'static str, String)> {
-    let record = &analysis.ablation.record;
-    let mut notes = vec![
-        (
-            "Evaluation",
-            format!(
-                "The {} of each run is measured at its end on validation data that no training step sees. {} is better.",
-                record.metric.label,
-                if record.metric.higher_is_better { "Higher" } else { "Lower" }
-            ),
-        ),
-        ("Budget", budget(analysis)),
-        (
-            "Interval",
-            "± is half the width of the 95% interval of the mean over seeds: t · s / √n, with the sample standard \
-             deviation s and Student's t for n − 1 degrees of freedom (12.71 for two seeds, 4.30 for three, 2.78 for \
-             five). It takes the seeds as independent draws of a normal distribution, and does not know that a metric \
-             may be bounded. One seed gives no interval."
-                .to_owned(),
-        ),
-        (
-            "Pairing",
-            "A variant is compared with the baseline seed by seed: the two runs of a seed share their data order, and \
-             the interval is that of the mean of these differences, over the seeds that both have finished. “better” \
-             and “worse” say that this interval excludes zero, “not settled” that it includes zero. Each comparison \
-             stands alone: nothing corrects for many of them."
-                .to_owned(),
-        ),
-        (
-            "Bytes per token",
-            "Cache bytes that grow with every token of context: main KV and index keys of the full layers (and of \
-             layers with a content of their own). The windows keep a fixed number of bytes whatever the context, \
-             listed with each variant."
-                .to_owned(),
-        ),
-        (
-            "Decode FLOPs",
-            format!(
-                "Operations to decode one token at a context of {} tokens, weighted by the precision that the released \
-                 model computes in: projections and experts as FP8 × 0.5, read-out and head as BF16 × 1, index scoring \
-                 as FP4 × 0.25. They are counted from the plan, not measured.",
-                contexts(analysis)
-            ),
-        ),
-    ];
-    if analysis.ablation.variants.iter().any(|variant| super::curves::dense_tokens(variant) > 0) {
-        let text = "In the dense phase every visible entry is attended instead of the selected ones. It counts towards \
-                    the budget and is shaded in the curves."
-            .to_owned();
-        notes.push(("Dense phase", text));
-    }
-    notes
-}
-
-fn contexts(analysis: &Analysis) -> String {
-    let contexts: BTreeSet<u64> =
-        analysis.rows.iter().map(|row| row.variant.record.cost.decode_context).collect();
-    contexts.into_iter().map(format::context).collect::<Vec<_>>().join(", ")
-}
-
-/// The budget, and whether the runs kept to it.
-fn budget(analysis: &Analysis) -> String {
-    let record = &analysis.ablation.record;
-    let planned = format!("Every run is given the same {} training tokens", format::count(record.budget_tokens as f64));
-    let used: BTreeSet<u64> = summaries(analysis).map(|summary| summary.tokens).collect();
-    match (used.first(), used.last()) {
-        (Some(least), Some(most)) if used.len() > 1 || *least != record.budget_tokens => {
-            let range = if least == most {
-                format!("{least}")
-            } else {
-                format!("between {least} and {most}")
-            };
-            format!("{planned} (exactly {}); the runs that count used {range}.", record.budget_tokens)
-        }
-        _ => format!("{planned}."),
-    }
-}
-
-/// The summaries of the runs that count.
-pub fn summaries<'a>(analysis: &'a Analysis) -> impl Iterator<Item = &'a RunSummary> {
-    analysis.rows.iter().flat_map(|row| row.variant.runs.iter()).filter_map(super::Run::summary)
 }
 
 #[cfg(test)]
@@ -281,15 +269,42 @@ mod tests {
             runs do not settle which of the two is better.\n\
             Better than the baseline [windows] (the interval of the paired difference excludes zero): [reuse] (+0.9155 ± \
             0.0572) and [full] (+0.9145 ± 0.0699).\n\
-            No other variant gives a better mean accuracy for the same or fewer cache bytes per token than [windows] (0 \
-            bytes, 0.0750) and [reuse] (20 bytes, 0.9905).";
+            On the Pareto front of mean accuracy against cache bytes per token: [windows] (0 bytes, 0.0750) and [reuse] (20 bytes, 0.9905).";
         assert_eq!(plain(&ablation), expected);
     }
 
     #[test]
+    fn long_lists_name_their_ends() {
+        let names = ["windows", "a", "b", "c", "d", "e", "f"];
+        let fakes: Vec<Fake> = names
+            .iter()
+            .enumerate()
+            .map(|(index, name)| {
+                Fake::new(
+                    name,
+                    index as f64,
+                    &[
+                        index as f64 / 10.0,
+                        index as f64 / 10.0 + 0.001 * index as f64,
+                    ],
+                )
+            })
+            .collect();
+        let text = plain(&ablation(&fakes));
+        assert!(text.contains("6 variants, from [f] (+0.6030"), "{text}");
+        assert!(!text.contains("[c]"), "{text}");
+    }
+
+    #[test]
     fn one_seed_claims_nothing() {
-        let text = plain(&ablation(&[Fake::new("windows", 0.0, &[0.07]), Fake::new("full", 40.0, &[0.9])]));
-        assert!(text.contains("0.9000 over 1 seed, which gives no interval"), "{text}");
+        let text = plain(&ablation(&[
+            Fake::new("windows", 0.0, &[0.07]),
+            Fake::new("full", 40.0, &[0.9]),
+        ]));
+        assert!(
+            text.contains("0.9000 over 1 seed, which gives no interval"),
+            "{text}"
+        );
         assert!(text.contains("cannot tell a lead from chance"), "{text}");
         assert!(!text.contains("excludes zero"), "{text}");
     }
@@ -304,16 +319,14 @@ mod tests {
         ablation.variants[1].runs[1].state = RunState::Failed("loss is NaN".to_owned());
         ablation.variants[2].runs[0].state = RunState::NotStarted;
         let text = plain(&ablation);
-        assert!(text.contains("[a] and [b] share the highest accuracy"), "{text}");
-        assert!(text.contains("baseline [windows] has no result yet"), "{text}");
+        assert!(
+            text.contains("[a] and [b] share the highest accuracy"),
+            "{text}"
+        );
+        assert!(
+            text.contains("baseline [windows] has no result yet"),
+            "{text}"
+        );
         assert!(text.contains("4 of 6 runs have no result"), "{text}");
-    }
-
-    #[test]
-    fn the_budget_says_what_the_runs_used() {
-        let mut ablation = ablation(&[Fake::new("windows", 0.0, &[0.5])]);
-        assert_eq!(budget(&Analysis::new(&ablation)), "Every run is given the same 1000 training tokens.");
-        ablation.record.budget_tokens = 1200;
-        assert!(budget(&Analysis::new(&ablation)).ends_with("(exactly 1200); the runs that count used 1000."));
     }
 }

@@ -8,18 +8,21 @@
 //!
 //! A number that is not finite is written as `null` (JSON has no NaN) and read back as NaN.
 
+mod error;
 mod read;
 mod write;
 
 use std::collections::BTreeMap;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Deserializer, Serialize};
-use thiserror::Error;
 
+pub use error::ResultsError;
+pub use csa2_model::attention::Phase;
+pub use csa2_train::files::write_atomic;
+pub use csa2_train::metrics::{MetricLine, Split};
 pub use read::{Metrics, read_ablation, read_metrics, read_summary};
-pub use write::{metrics_text, write_atomic, write_json};
+pub use write::{metrics_text, write_json};
 
 /// The version of the file formats in this module.
 pub const SCHEMA: u32 = 1;
@@ -48,8 +51,6 @@ pub struct AblationRecord {
     pub budget_tokens: u64,
     /// What the variants are ranked by.
     pub metric: MetricRecord,
-    /// Hash of the resolved config. A run that carries another one is not counted.
-    pub config_hash: String,
     /// The command that made the ablation, where it is known.
     #[serde(default)]
     pub command: Option<String>,
@@ -69,6 +70,9 @@ pub struct VariantRecord {
     pub note: Option<String>,
     /// Flattened configuration keys and values that differ from the base.
     pub overrides: BTreeMap<String, String>,
+    /// Hash of the variant's resolved config. A run that carries another one is not counted. Each variant has its own,
+    /// so that further variants and seeds can join an ablation that has results.
+    pub config_hash: String,
     /// What the variant costs, computed from its plan.
     pub cost: CostRecord,
 }
@@ -101,43 +105,6 @@ pub struct MetricRecord {
     pub higher_is_better: bool,
 }
 
-/// One line of `metrics.jsonl`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct MetricLine {
-    /// Optimizer steps taken.
-    pub step: u64,
-    /// Training tokens seen.
-    pub tokens: u64,
-    /// The data that the values come from.
-    pub split: Split,
-    /// The training phase at this step.
-    pub phase: Phase,
-    /// Values by name: `loss`, `accuracy`, `lr`; a slash adds a tag: `accuracy/distance 17-24`, `index_kl/layer 1`.
-    #[serde(deserialize_with = "null_is_nan_map")]
-    pub values: BTreeMap<String, f64>,
-}
-
-/// The data that a measurement comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Split {
-    /// The batches being trained on.
-    Train,
-    /// Data that no training step sees.
-    Validation,
-}
-
-/// The phase of a training.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Phase {
-    /// Every visible entry is attended.
-    Dense,
-    /// Only selected entries are attended.
-    Sparse,
-}
-
 /// `summary.json`: how a run ended. Absent while the run is unfinished.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -148,7 +115,7 @@ pub struct RunSummary {
     pub variant: String,
     /// Seed of the run.
     pub seed: u64,
-    /// Hash of the ablation's resolved config; equal to [`AblationRecord::config_hash`].
+    /// Hash of the resolved config that it ran under; equal to [`VariantRecord::config_hash`].
     pub config_hash: String,
     /// Whether the run reached its end.
     pub status: Status,
@@ -159,7 +126,7 @@ pub struct RunSummary {
     /// Training tokens seen.
     pub tokens: u64,
     /// Validation values at the end.
-    #[serde(deserialize_with = "null_is_nan_map")]
+    #[serde(deserialize_with = "csa2_train::metrics::null_is_nan_map")]
     pub final_values: BTreeMap<String, f64>,
     /// Wall-clock time of training and evaluation.
     #[serde(deserialize_with = "null_is_nan")]
@@ -183,65 +150,6 @@ pub enum Status {
     Finished,
     /// It stopped early; [`RunSummary::failure`] says why.
     Failed,
-}
-
-/// What can go wrong with results on disk. Every message names the file.
-#[derive(Debug, Error)]
-pub enum ResultsError {
-    /// A file cannot be read.
-    #[error("{}: cannot be read: {source}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// A file is not what its name promises.
-    #[error("{}, line {line}: {message}", path.display())]
-    Parse {
-        /// The file.
-        path: PathBuf,
-        /// Line, from 1.
-        line: usize,
-        /// What is wrong.
-        message: String,
-    },
-    /// A file was written by another version of the format.
-    #[error(
-        "{}: file format {found}, but this csa2 reads format {SCHEMA}; read it with the csa2 that wrote it, or run the ablation again",
-        path.display()
-    )]
-    Schema {
-        /// The file.
-        path: PathBuf,
-        /// The format it states.
-        found: u64,
-    },
-    /// A record contradicts itself.
-    #[error("{}: {message}", path.display())]
-    Invalid {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong and what would be right.
-        message: String,
-    },
-    /// A file cannot be written.
-    #[error("{}: cannot be written: {source}", path.display())]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// The disk or the quota is full.
-    #[error(
-        "{}: no space left on the disk; what stood there before is unchanged. Free some space and run the command again",
-        path.display()
-    )]
-    NoSpace {
-        /// The file.
-        path: PathBuf,
-    },
 }
 
 /// Where the record of the ablation in `dir` lies.
@@ -279,8 +187,14 @@ impl AblationRecord {
         }
         for (index, variant) in self.variants.iter().enumerate() {
             check_name("variant", &variant.name)?;
-            if self.variants[..index].iter().any(|other| other.name == variant.name) {
-                return Err(format!("variant `{}` is listed twice; names must differ", variant.name));
+            if self.variants[..index]
+                .iter()
+                .any(|other| other.name == variant.name)
+            {
+                return Err(format!(
+                    "variant `{}` is listed twice; names must differ",
+                    variant.name
+                ));
             }
         }
         for (index, seed) in self.seeds.iter().enumerate() {
@@ -288,9 +202,21 @@ impl AblationRecord {
                 return Err(format!("seed {seed} is listed twice; seeds must differ"));
             }
         }
-        if self.variants.iter().all(|variant| variant.name != self.baseline) {
-            let names: Vec<&str> = self.variants.iter().map(|variant| variant.name.as_str()).collect();
-            return Err(format!("baseline `{}` is no variant; the variants are {}", self.baseline, names.join(", ")));
+        if self
+            .variants
+            .iter()
+            .all(|variant| variant.name != self.baseline)
+        {
+            let names: Vec<&str> = self
+                .variants
+                .iter()
+                .map(|variant| variant.name.as_str())
+                .collect();
+            return Err(format!(
+                "baseline `{}` is no variant; the variants are {}",
+                self.baseline,
+                names.join(", ")
+            ));
         }
         Ok(())
     }
@@ -300,7 +226,9 @@ impl AblationRecord {
 fn check_name(what: &str, name: &str) -> Result<(), String> {
     let bad = name.is_empty()
         || name.starts_with('.')
-        || name.chars().any(|character| matches!(character, '/' | '\\' | ':') || character.is_control());
+        || name
+            .chars()
+            .any(|character| matches!(character, '/' | '\\' | ':') || character.is_control());
     if bad {
         return Err(format!(
             "{what} name {name:?} cannot be a folder: it must not be empty, start with a dot or hold / \\ : or control characters"
@@ -311,11 +239,6 @@ fn check_name(what: &str, name: &str) -> Result<(), String> {
 
 fn null_is_nan<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     Ok(Option::<f64>::deserialize(deserializer)?.unwrap_or(f64::NAN))
-}
-
-fn null_is_nan_map<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, f64>, D::Error> {
-    let values = BTreeMap::<String, Option<f64>>::deserialize(deserializer)?;
-    Ok(values.into_iter().map(|(name, value)| (name, value.unwrap_or(f64::NAN))).collect())
 }
 
 #[cfg(test)]
@@ -344,13 +267,17 @@ mod tests {
                     layers: "swa".to_owned(),
                     note: None,
                     overrides: BTreeMap::new(),
+                    config_hash: "h".to_owned(),
                     cost: cost.clone(),
                 })
                 .collect(),
             seeds: seeds.to_vec(),
             budget_tokens: 1,
-            metric: MetricRecord { name: "loss".to_owned(), label: "loss".to_owned(), higher_is_better: false },
-            config_hash: "h".to_owned(),
+            metric: MetricRecord {
+                name: "loss".to_owned(),
+                label: "loss".to_owned(),
+                higher_is_better: false,
+            },
             command: None,
             notes: Vec::new(),
         }

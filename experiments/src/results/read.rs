@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::error::Category;
 
-use super::{AblationRecord, MetricLine, ResultsError, RunSummary, SCHEMA, ablation_path};
+use super::{AblationRecord, MetricLine, ResultsError, RunSummary, SCHEMA};
 
 /// The measurements of one run.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -18,29 +18,26 @@ pub struct Metrics {
     pub torn: bool,
 }
 
-/// Reads and checks the record of the ablation in `dir`.
+/// Reads and checks the record of an ablation, which lies at [`super::ablation_path`].
 ///
 /// # Errors
 /// [`ResultsError`] with the path: no such file, another file format, an unknown or missing field, or a record that
 /// contradicts itself.
-pub fn read_ablation(dir: &Path) -> Result<AblationRecord, ResultsError> {
-    let path = ablation_path(dir);
-    let bytes = read_bytes(&path)?;
-    let record: AblationRecord = parse_with_schema(&path, &bytes)?;
-    record.check().map_err(|message| ResultsError::Invalid { path, message })?;
+pub fn read_ablation(path: &Path) -> Result<AblationRecord, ResultsError> {
+    let record: AblationRecord = parse_with_schema(path, &read_bytes(path)?)?;
+    record.check().map_err(|message| ResultsError::Invalid {
+        path: path.to_path_buf(),
+        message,
+    })?;
     Ok(record)
 }
 
-/// Reads the summary of a run; `None` while there is none.
+/// Reads the summary of a run; an unfinished run has none.
 ///
 /// # Errors
-/// [`ResultsError`] with the path, for every reason but an absent file.
-pub fn read_summary(path: &Path) -> Result<Option<RunSummary>, ResultsError> {
-    match read_bytes(path) {
-        Ok(bytes) => parse_with_schema(path, &bytes).map(Some),
-        Err(error) if is_absent(&error) => Ok(None),
-        Err(error) => Err(error),
-    }
+/// [`ResultsError`] with the path: no such file, another file format, an unknown or missing field.
+pub fn read_summary(path: &Path) -> Result<RunSummary, ResultsError> {
+    parse_with_schema(path, &read_bytes(path)?)
 }
 
 /// Reads the measurements of a run; none while there is no file. A last line that a killed writer tore is left out.
@@ -63,7 +60,9 @@ pub fn read_metrics(path: &Path) -> Result<Metrics, ResultsError> {
         match serde_json::from_slice(row) {
             Ok(parsed) => metrics.lines.push(parsed),
             // A torn line is not JSON. Whole JSON that does not fit was written so, and stays an error.
-            Err(error) if place + 1 == rows.len() && error.classify() != Category::Data => metrics.torn = true,
+            Err(error) if place + 1 == rows.len() && error.classify() != Category::Data => {
+                metrics.torn = true;
+            }
             Err(error) => return Err(parse_error(path, *line, &error)),
         }
     }
@@ -71,7 +70,10 @@ pub fn read_metrics(path: &Path) -> Result<Metrics, ResultsError> {
 }
 
 fn read_bytes(path: &Path) -> Result<Vec<u8>, ResultsError> {
-    std::fs::read(path).map_err(|source| ResultsError::Read { path: path.to_path_buf(), source })
+    std::fs::read(path).map_err(|source| ResultsError::Read {
+        path: path.to_path_buf(),
+        source,
+    })
 }
 
 fn is_absent(error: &ResultsError) -> bool {
@@ -88,7 +90,10 @@ fn parse_with_schema<T: DeserializeOwned>(path: &Path, bytes: &[u8]) -> Result<T
     if let Ok(SchemaOnly { schema }) = serde_json::from_slice(bytes)
         && schema != u64::from(SCHEMA)
     {
-        return Err(ResultsError::Schema { path: path.to_path_buf(), found: schema });
+        return Err(ResultsError::Schema {
+            path: path.to_path_buf(),
+            found: schema,
+        });
     }
     serde_json::from_slice(bytes).map_err(|error| parse_error(path, error.line(), &error))
 }
@@ -96,7 +101,11 @@ fn parse_with_schema<T: DeserializeOwned>(path: &Path, bytes: &[u8]) -> Result<T
 fn parse_error(path: &Path, line: usize, error: &serde_json::Error) -> ResultsError {
     // serde_json counts lines inside the text it was given; the caller knows the line of the file.
     let message = error.to_string();
-    let message = message.split(" at line ").next().unwrap_or_default().to_owned();
+    let message = message
+        .split(" at line ")
+        .next()
+        .unwrap_or_default()
+        .to_owned();
     ResultsError::Parse {
         path: PathBuf::from(path),
         line,
@@ -108,7 +117,8 @@ fn parse_error(path: &Path, line: usize, error: &serde_json::Error) -> ResultsEr
 mod tests {
     use super::*;
 
-    const GOOD: &str = r#"{"step":1,"tokens":2,"split":"train","phase":"dense","values":{"loss":1.5}}"#;
+    const GOOD: &str =
+        r#"{"step":1,"tokens":2,"split":"train","phase":"dense","values":{"loss":1.5}}"#;
 
     fn metrics_of(text: &[u8]) -> Result<Metrics, ResultsError> {
         let dir = tempfile::tempdir().unwrap();
@@ -122,7 +132,11 @@ mod tests {
         for cut in 1..GOOD.len() {
             let text = format!("{GOOD}\n{}", &GOOD[..cut]);
             let metrics = metrics_of(text.as_bytes()).unwrap();
-            assert_eq!((metrics.lines.len(), metrics.torn), (1, true), "cut at {cut}");
+            assert_eq!(
+                (metrics.lines.len(), metrics.torn),
+                (1, true),
+                "cut at {cut}"
+            );
         }
         // A crash of the machine can leave zero bytes, or half of a character.
         for tail in [&b"\0\0\0\0"[..], b"{\"step\":1,\"values\":{\"\xc3"] {
@@ -141,20 +155,35 @@ mod tests {
 
     #[test]
     fn a_broken_line_elsewhere_names_file_and_line() {
-        let message = metrics_of(format!("{GOOD}\n{{\"step\":\n{GOOD}\n").as_bytes()).unwrap_err().to_string();
+        let message = metrics_of(format!("{GOOD}\n{{\"step\":\n{GOOD}\n").as_bytes())
+            .unwrap_err()
+            .to_string();
         assert!(message.contains("metrics.jsonl, line 2:"), "{message}");
         let unknown = GOOD.replace("tokens", "token");
-        let message = metrics_of(format!("{GOOD}\n{unknown}\n").as_bytes()).unwrap_err().to_string();
-        assert!(message.contains("line 2: unknown field `token`"), "{message}");
+        let message = metrics_of(format!("{GOOD}\n{unknown}\n").as_bytes())
+            .unwrap_err()
+            .to_string();
+        assert!(
+            message.contains("line 2: unknown field `token`"),
+            "{message}"
+        );
     }
 
     #[test]
-    fn absent_files_are_no_error_where_a_run_has_not_begun() {
+    fn only_measurements_may_be_absent() {
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(read_metrics(&dir.path().join("metrics.jsonl")).unwrap(), Metrics::default());
-        assert_eq!(read_summary(&dir.path().join("summary.json")).unwrap(), None);
-        let message = read_ablation(dir.path()).unwrap_err().to_string();
-        assert!(message.contains("ablation.json: cannot be read"), "{message}");
+        assert_eq!(
+            read_metrics(&dir.path().join("metrics.jsonl")).unwrap(),
+            Metrics::default()
+        );
+        let message = read_ablation(&dir.path().join("ablation.json"))
+            .unwrap_err()
+            .to_string();
+        assert!(
+            message.contains("ablation.json: cannot be read"),
+            "{message}"
+        );
+        assert!(read_summary(&dir.path().join("summary.json")).is_err());
     }
 
     #[test]
@@ -163,6 +192,9 @@ mod tests {
         let path = dir.path().join("summary.json");
         std::fs::write(&path, r#"{"schema":2,"new_field":true}"#).unwrap();
         let message = read_summary(&path).unwrap_err().to_string();
-        assert!(message.contains("file format 2, but this csa2 reads format 1"), "{message}");
+        assert!(
+            message.contains("file format 2, but this csa2 reads format 1"),
+            "{message}"
+        );
     }
 }

@@ -1,35 +1,22 @@
-//! Writing files so that a reader, or a crash at any moment, meets the old file or the new one and nothing between.
+//! Results as JSON.
 
-use std::fs::{File, Permissions};
-use std::io::{self, Write};
 use std::path::Path;
 
 use serde::Serialize;
-use tempfile::{Builder, NamedTempFile};
 
-use super::{MetricLine, ResultsError};
-
-/// Writes `bytes` under `path`: to a temporary name in the same folder, synced, renamed, and the folder synced.
-///
-/// # Errors
-/// [`ResultsError::NoSpace`] on a full disk, [`ResultsError::Write`] otherwise. What stood under `path` is unchanged
-/// after an error before the renaming.
-pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<(), ResultsError> {
-    try_write(path, bytes).map_err(|source| match source.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ResultsError::NoSpace { path: path.to_path_buf() },
-        _ => ResultsError::Write { path: path.to_path_buf(), source },
-    })
-}
+use super::{MetricLine, ResultsError, write_atomic};
 
 /// Writes `value` as indented JSON with [`write_atomic`].
 ///
 /// # Errors
 /// As [`write_atomic`]; [`ResultsError::Invalid`] where the value has no JSON form.
 pub fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<(), ResultsError> {
-    let mut bytes = serde_json::to_vec_pretty(value)
-        .map_err(|error| ResultsError::Invalid { path: path.to_path_buf(), message: error.to_string() })?;
+    let mut bytes = serde_json::to_vec_pretty(value).map_err(|error| ResultsError::Invalid {
+        path: path.to_path_buf(),
+        message: error.to_string(),
+    })?;
     bytes.push(b'\n');
-    write_atomic(path, &bytes)
+    Ok(write_atomic(path, &bytes)?)
 }
 
 /// The text of `lines` in `metrics.jsonl`: one line of JSON each, every line ended by a newline.
@@ -43,32 +30,6 @@ pub fn metrics_text(lines: &[MetricLine]) -> Result<String, serde_json::Error> {
         text.push('\n');
     }
     Ok(text)
-}
-
-fn try_write(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut file = temporary(parent)?;
-    file.write_all(bytes)?;
-    file.as_file().sync_all()?;
-    file.persist(path).map_err(|error| error.error)?;
-    sync_folder(parent)
-}
-
-/// A temporary file is private to its user by default; a result is as readable as any other new file.
-#[cfg(unix)]
-fn temporary(parent: &Path) -> io::Result<NamedTempFile> {
-    use std::os::unix::fs::PermissionsExt;
-    Builder::new().prefix(".writing-").permissions(Permissions::from_mode(0o666)).tempfile_in(parent)
-}
-
-#[cfg(not(unix))]
-fn temporary(parent: &Path) -> io::Result<NamedTempFile> {
-    Builder::new().prefix(".writing-").tempfile_in(parent)
-}
-
-/// Makes the renaming itself durable. Only Unix opens folders as files.
-fn sync_folder(parent: &Path) -> io::Result<()> {
-    if cfg!(unix) { File::open(parent)?.sync_all() } else { Ok(()) }
 }
 
 #[cfg(test)]
@@ -91,7 +52,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("absent").join("table.csv");
         let message = write_atomic(&path, b"x").unwrap_err().to_string();
-        assert!(message.contains("absent") && message.contains("cannot be written"), "{message}");
+        assert!(
+            message.contains("absent") && message.contains("cannot be written"),
+            "{message}"
+        );
         // Renaming a file over a folder fails after the bytes were written.
         let folder = dir.path().join("folder");
         std::fs::create_dir(&folder).unwrap();
@@ -114,11 +78,23 @@ mod tests {
     #[test]
     fn measurements_read_back_to_the_last_bit() {
         let values = [("loss".to_owned(), 0.1 + 0.2), ("lr".to_owned(), 1.0 / 3.0)].into();
-        let line = MetricLine { step: 3, tokens: 9, split: Split::Validation, phase: Phase::Sparse, values };
+        let line = MetricLine {
+            step: 3,
+            tokens: 9,
+            split: Split::Validation,
+            phase: Phase::Sparse,
+            values,
+        };
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("metrics.jsonl");
         let text = metrics_text(&[line.clone(), line.clone()]).unwrap();
         write_atomic(&path, text.as_bytes()).unwrap();
-        assert_eq!(read_metrics(&path).unwrap(), Metrics { lines: vec![line.clone(), line], torn: false });
+        assert_eq!(
+            read_metrics(&path).unwrap(),
+            Metrics {
+                lines: vec![line.clone(), line],
+                torn: false
+            }
+        );
     }
 }

@@ -19,43 +19,20 @@ pub struct BytesPerToken {
 
 impl BytesPerToken {
     pub(super) fn of(config: &ModelConfig) -> Result<Self, ConfigError> {
-        let QuantizationConfig {
-            main_kv,
-            index,
-            window,
-        } = config.quantization;
-        let latent = vector_bytes(
-            config.head_dim,
-            main_kv,
-            QuantizationConfig::latent_group(main_kv),
-        );
-        let key = vector_bytes(
-            config.index_dim,
-            index,
-            QuantizationConfig::index_group(index),
-        );
+        let QuantizationConfig { main_kv, index, window } = config.quantization;
+        let latent = vector_bytes(config.head_dim, main_kv, QuantizationConfig::latent_group(main_kv));
+        let key = vector_bytes(config.index_dim, index, QuantizationConfig::index_group(index));
         let sum = |bytes: u128, counts: fn(Mode) -> bool| {
-            let layers = config
-                .layers
-                .layers()
-                .iter()
-                .filter(|layer| counts(layer.mode));
+            let layers = config.layers.layers().iter().filter(|layer| counts(layer.mode));
             // A `dense` layer keeps every token; its ratio of 0 stands for no compression.
             let each = layers.map(|layer| Ratio::new(bytes, layer.ratio.max(1) as u128));
             add(each, config)
         };
         let main_kv = sum(latent, Mode::takes_ratio)?;
         let index_key = sum(key, |mode| mode == Mode::Full)?;
-        let dense = sum(window_vector_bytes(config, window), |mode| {
-            mode == Mode::Dense
-        })?;
+        let dense = sum(window_vector_bytes(config, window), |mode| mode == Mode::Dense)?;
         let total = add([main_kv, index_key, dense].into_iter().map(Some), config)?;
-        Ok(Self {
-            main_kv,
-            index_key,
-            dense,
-            total,
-        })
+        Ok(Self { main_kv, index_key, dense, total })
     }
 }
 
@@ -67,11 +44,7 @@ pub(super) fn window_bytes(config: &ModelConfig) -> u128 {
 }
 
 fn window_vector_bytes(config: &ModelConfig, format: QuantFormat) -> u128 {
-    vector_bytes(
-        config.head_dim,
-        format,
-        QuantizationConfig::latent_group(format),
-    )
+    vector_bytes(config.head_dim, format, QuantizationConfig::latent_group(format))
 }
 
 /// Bytes of one stored vector: its codes, and a scale of one byte per group. Validation has checked that groups and pairs of
@@ -85,21 +58,16 @@ fn vector_bytes(dim: usize, format: QuantFormat, group: usize) -> u128 {
     bytes as u128
 }
 
-fn add(
-    ratios: impl Iterator<Item = Option<Ratio>>,
-    config: &ModelConfig,
-) -> Result<Ratio, ConfigError> {
+fn add(ratios: impl Iterator<Item = Option<Ratio>>, config: &ModelConfig) -> Result<Ratio, ConfigError> {
     let mut ratios = ratios;
-    ratios
-        .try_fold(Ratio::ZERO, |sum, next| {
-            next.and_then(|next| sum.checked_add(next))
-        })
-        .ok_or_else(|| ConfigError::Value {
+    ratios.try_fold(Ratio::ZERO, |sum, next| next.and_then(|next| sum.checked_add(next))).ok_or_else(|| {
+        ConfigError::Value {
             key: "layers",
             value: format!("\"{}\"", config.layers),
             wrong: "its compression ratios have no common multiple that can be counted".into(),
             right: "use fewer different ratios, best powers of two".into(),
-        })
+        }
+    })
 }
 
 #[cfg(test)]
@@ -108,10 +76,7 @@ mod tests {
     use super::*;
 
     fn small(mix: &str) -> ModelConfig {
-        ModelConfig {
-            layers: mix.parse().unwrap(),
-            ..ModelConfig::small().unwrap()
-        }
+        ModelConfig { layers: mix.parse().unwrap(), ..ModelConfig::small().unwrap() }
     }
 
     fn bytes(config: &ModelConfig) -> BytesPerToken {
@@ -125,12 +90,7 @@ mod tests {
     #[test]
     fn released_layout_keeps_890_bytes_per_token() {
         let cost = Cost::of(&ModelConfig::deepseek_v41_flash().unwrap()).unwrap();
-        let BytesPerToken {
-            main_kv,
-            index_key,
-            dense,
-            total,
-        } = *cost.bytes_per_token();
+        let BytesPerToken { main_kv, index_key, dense, total } = *cost.bytes_per_token();
         assert_eq!((main_kv, index_key), (whole(720), whole(170)));
         assert_eq!((dense, total), (Ratio::ZERO, whole(890)));
         assert_eq!(cost.window_bytes(), 40 * 128 * (512 + 16));
@@ -138,17 +98,9 @@ mod tests {
 
     #[test]
     fn unquantized_numbers_take_four_bytes() {
-        let BytesPerToken {
-            main_kv, index_key, ..
-        } = bytes(&small("swa full@3 reuse reindex"));
-        assert_eq!(
-            (main_kv, index_key),
-            (Ratio::new(128, 3).unwrap(), Ratio::new(64, 3).unwrap())
-        );
-        assert_eq!(
-            Cost::of(&small("swa full")).unwrap().window_bytes(),
-            2 * 8 * 128
-        );
+        let BytesPerToken { main_kv, index_key, .. } = bytes(&small("swa full@3 reuse reindex"));
+        assert_eq!((main_kv, index_key), (Ratio::new(128, 3).unwrap(), Ratio::new(64, 3).unwrap()));
+        assert_eq!(Cost::of(&small("swa full")).unwrap().window_bytes(), 2 * 8 * 128);
     }
 
     #[test]
@@ -161,10 +113,7 @@ mod tests {
     #[test]
     fn dense_grows_with_every_token_and_has_no_window() {
         let mut config = small("dense*2 swa");
-        assert_eq!(
-            (bytes(&config).dense, bytes(&config).total),
-            (whole(256), whole(256))
-        );
+        assert_eq!((bytes(&config).dense, bytes(&config).total), (whole(256), whole(256)));
         assert_eq!(Cost::of(&config).unwrap().window_bytes(), 8 * 128);
         config.quantization.window = QuantFormat::Fp8;
         assert_eq!(bytes(&config).dense, whole(2 * 33));
@@ -172,13 +121,8 @@ mod tests {
 
     #[test]
     fn ratios_without_a_countable_common_multiple() {
-        let mix: Vec<String> = (60_000..60_040)
-            .map(|ratio| format!("full@{ratio}"))
-            .collect();
+        let mix: Vec<String> = (60_000..60_040).map(|ratio| format!("full@{ratio}")).collect();
         let error = Cost::of(&small(&mix.join(" "))).unwrap_err().to_string();
-        assert!(
-            error.contains("no common multiple that can be counted"),
-            "{error}"
-        );
+        assert!(error.contains("no common multiple that can be counted"), "{error}");
     }
 }

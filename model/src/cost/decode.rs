@@ -64,14 +64,8 @@ impl DecodeFlops {
             + active.router
             + active.hyper_connections;
         let layers = config.layers.layers();
-        let scored: f64 = layers
-            .iter()
-            .map(|layer| scored_entries(config, layer, context))
-            .sum();
-        let read: f64 = layers
-            .iter()
-            .map(|layer| read_entries(config, layer, context))
-            .sum();
+        let scored: f64 = layers.iter().map(|layer| scored_entries(config, layer, context)).sum();
+        let read: f64 = layers.iter().map(|layer| read_entries(config, layer, context)).sum();
         let index_channels = config.index_heads as f64 * config.index_dim as f64;
         let channels = config.heads as f64 * config.head_dim as f64;
         Self {
@@ -98,10 +92,7 @@ impl DecodeFlops {
 
     /// All operations, each weighted by the format of its part: the equivalent in BF16 operations.
     pub fn weighted(&self) -> f64 {
-        self.parts()
-            .iter()
-            .map(|(_, format, flops)| format.weight() * flops)
-            .sum()
+        self.parts().iter().map(|(_, format, flops)| format.weight() * flops).sum()
     }
 
     /// All operations, counted alike.
@@ -112,11 +103,7 @@ impl DecodeFlops {
 
 /// Compressed entries that the newest token sees; none where the layer has no content.
 fn visible_entries(layer: &PlannedLayer, context: u64) -> u64 {
-    if layer.ratio == 0 {
-        0
-    } else {
-        context / layer.ratio as u64
-    }
+    if layer.ratio == 0 { 0 } else { context / layer.ratio as u64 }
 }
 
 /// Entries that the layer's own indexer scores. The pool's builder scores all; a layer that searches in a pool, the pool.
@@ -148,23 +135,14 @@ mod tests {
     use crate::config::PoolConfig;
 
     fn flops(mix: &str, context: u64) -> DecodeFlops {
-        let mut config = ModelConfig {
-            layers: mix.parse().unwrap(),
-            ..ModelConfig::small().unwrap()
-        };
-        config.pool = config.layers.has_pool().then_some(PoolConfig {
-            blocks: 4,
-            block_size: 4,
-        });
+        let mut config = ModelConfig { layers: mix.parse().unwrap(), ..ModelConfig::small().unwrap() };
+        config.pool = config.layers.has_pool().then_some(PoolConfig { blocks: 4, block_size: 4 });
         Cost::of(&config).unwrap().decode_flops(context)
     }
 
     /// Numbers that are whole and small enough to be exact.
     fn same(found: f64, expected: u64) {
-        assert!(
-            (found - expected as f64).abs() < 0.5,
-            "{found} is not {expected}"
-        );
+        assert!((found - expected as f64).abs() < 0.5, "{found} is not {expected}");
     }
 
     /// Multiply-adds of one entry: 4 indexer heads of 16, and twice 4 heads of 32.
@@ -183,26 +161,14 @@ mod tests {
         same(flops("full", 1000).index_scoring, 2 * SCORE * 1000);
         same(flops("full@3", 1000).index_scoring, 2 * SCORE * 333);
         same(flops("full reindex", 1000).index_scoring, 2 * SCORE * 2000);
-        same(
-            flops("full reuse stale", 1000).index_scoring,
-            2 * SCORE * 1000,
-        );
+        same(flops("full reuse stale", 1000).index_scoring, 2 * SCORE * 1000);
     }
 
     #[test]
     fn a_pool_bounds_the_layers_that_search_in_it() {
-        same(
-            flops("full+pool reindex*2", 1000).index_scoring,
-            2 * SCORE * (1000 + 2 * 16),
-        );
-        same(
-            flops("full+pool reindex*2", 10).index_scoring,
-            2 * SCORE * 30,
-        );
-        same(
-            flops("full+pool full reindex", 1000).index_scoring,
-            2 * SCORE * 3000,
-        );
+        same(flops("full+pool reindex*2", 1000).index_scoring, 2 * SCORE * (1000 + 2 * 16));
+        same(flops("full+pool reindex*2", 10).index_scoring, 2 * SCORE * 30);
+        same(flops("full+pool full reindex", 1000).index_scoring, 2 * SCORE * 3000);
     }
 
     #[test]
@@ -216,10 +182,7 @@ mod tests {
 
     #[test]
     fn projections_and_head_do_not_depend_on_context() {
-        let (short, long) = (
-            flops("swa full reuse*2", 1),
-            flops("swa full reuse*2", 1 << 30),
-        );
+        let (short, long) = (flops("swa full reuse*2", 1), flops("swa full reuse*2", 1 << 30));
         assert_eq!(
             (short.projections.to_bits(), short.head.to_bits()),
             (long.projections.to_bits(), long.head.to_bits())
@@ -228,22 +191,13 @@ mod tests {
         same(short.experts, 2 * 4 * 3 * 64 * 128);
         // Query, window KV and output of four layers; one compressor and one indexer.
         let indexer = 32 * 16 + 64 * 4 * 16 + 64 * 4;
-        same(
-            short.projections,
-            2 * (4 * (64 * 128 + 64 * 32 + 128 * 64) + 64 * 32 + indexer),
-        );
+        same(short.projections, 2 * (4 * (64 * 128 + 64 * 32 + 128 * 64) + 64 * 32 + indexer));
     }
 
     #[test]
     fn weights_apply_per_part() {
-        let flops = DecodeFlops {
-            context: 1,
-            projections: 1.0,
-            experts: 10.0,
-            index_scoring: 100.0,
-            readout: 1e3,
-            head: 1e4,
-        };
+        let flops =
+            DecodeFlops { context: 1, projections: 1.0, experts: 10.0, index_scoring: 100.0, readout: 1e3, head: 1e4 };
         same(4.0 * flops.weighted(), 2 + 20 + 100 + 4000 + 40_000);
         same(flops.unweighted(), 11_111);
     }

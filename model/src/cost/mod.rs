@@ -93,12 +93,7 @@ mod tests {
     fn a_configuration_that_is_refused_has_no_cost() {
         let mut config = ModelConfig::small().unwrap();
         config.window = 0;
-        assert!(
-            Cost::of(&config)
-                .unwrap_err()
-                .to_string()
-                .starts_with("`window = 0`")
-        );
+        assert!(Cost::of(&config).unwrap_err().to_string().starts_with("`window = 0`"));
     }
 
     #[test]

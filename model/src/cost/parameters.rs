@@ -53,18 +53,11 @@ impl Parameters {
     pub(super) fn active(config: &ModelConfig, vocab_size: usize) -> Self {
         let mut config = config.clone();
         let router = Self::all(&config, vocab_size).router;
-        if let FfnConfig::Moe {
-            experts, active, ..
-        } = &mut config.ffn
-        {
+        if let FfnConfig::Moe { experts, active, .. } = &mut config.ffn {
             *experts = *active;
         }
         // The router weighs every expert, also those that it does not choose.
-        Self {
-            embedding: 0,
-            router,
-            ..Self::all(&config, vocab_size)
-        }
+        Self { embedding: 0, router, ..Self::all(&config, vocab_size) }
     }
 
     /// All parts together.
@@ -92,14 +85,7 @@ impl Parameters {
 
     /// One attention layer (report 2.2, 2.3). A `reuse` layer has exactly what an `swa` layer has.
     fn add_attention(&mut self, config: &ModelConfig, layer: &PlannedLayer) {
-        let ModelConfig {
-            d_model,
-            heads,
-            head_dim,
-            index_heads,
-            index_dim,
-            ..
-        } = *config;
+        let ModelConfig { d_model, heads, head_dim, index_heads, index_dim, .. } = *config;
         let query_input = config.query_rank.unwrap_or(d_model);
         self.query += product(&[query_input, heads, head_dim]);
         if let Some(rank) = config.query_rank {
@@ -121,8 +107,7 @@ impl Parameters {
             self.norms += product(&[head_dim]);
         }
         if layer.mode.has_indexer() {
-            self.indexer +=
-                product(&[query_input, index_heads, index_dim]) + product(&[d_model, index_heads]);
+            self.indexer += product(&[query_input, index_heads, index_dim]) + product(&[d_model, index_heads]);
         }
         if layer.mode == Mode::Full {
             self.indexer += product(&[head_dim, index_dim]);
@@ -135,12 +120,7 @@ impl Parameters {
             FfnConfig::Dense { width } => {
                 self.feed_forward += product(&[3, width, config.d_model]);
             }
-            FfnConfig::Moe {
-                experts,
-                shared,
-                width,
-                ..
-            } => {
+            FfnConfig::Moe { experts, shared, width, .. } => {
                 let expert = product(&[3, width, config.d_model]);
                 self.feed_forward += expert * (experts as u128 + shared as u128);
                 // One row and one bias per expert.
@@ -154,8 +134,7 @@ impl Parameters {
     fn add_hyper_connections(&mut self, config: &ModelConfig) {
         if let Residual::Hyper { streams } = config.residual {
             let weights = product(&[streams, streams + 2]);
-            self.hyper_connections +=
-                2 * (weights * product(&[streams, config.d_model]) + weights + 3);
+            self.hyper_connections += 2 * (weights * product(&[streams, config.d_model]) + weights + 3);
         }
     }
 }
@@ -174,9 +153,7 @@ mod tests {
     /// The 10-layer model of the golden tensors, of the released pattern at small sizes.
     fn golden() -> ModelConfig {
         ModelConfig {
-            layers: "swa*2 full@2 reuse*2 full+pool (reuse reindex)*2"
-                .parse()
-                .unwrap(),
+            layers: "swa*2 full@2 reuse*2 full+pool (reuse reindex)*2".parse().unwrap(),
             vocab_size: Some(96),
             d_model: 32,
             heads: 4,
@@ -187,10 +164,7 @@ mod tests {
             output_rank: Some(8),
             index_heads: 4,
             index_dim: 16,
-            pool: Some(PoolConfig {
-                blocks: 3,
-                block_size: 4,
-            }),
+            pool: Some(PoolConfig { blocks: 3, block_size: 4 }),
             ffn: FfnConfig::Moe {
                 experts: 4,
                 active: 2,
@@ -229,11 +203,7 @@ mod tests {
     fn active_leaves_out_unused_experts_and_the_embedding() {
         let cost = Cost::of(&golden()).unwrap();
         let all = *cost.parameters();
-        let expected = Parameters {
-            embedding: 0,
-            feed_forward: all.feed_forward * 3 / 5,
-            ..all
-        };
+        let expected = Parameters { embedding: 0, feed_forward: all.feed_forward * 3 / 5, ..all };
         assert_eq!(*cost.active_parameters(), expected);
     }
 
@@ -246,45 +216,27 @@ mod tests {
         // The stated 15.7 billion are met when routers, hyper-connections and norms are left out.
         let active = *cost.active_parameters();
         let small = active.router + active.hyper_connections + active.norms;
-        assert!(
-            (billions(active.total()) - 15.82).abs() < 0.01,
-            "{active:?}"
-        );
-        assert!(
-            (billions(active.total() - small) - 15.7).abs() < 0.01,
-            "{active:?}"
-        );
+        assert!((billions(active.total()) - 15.82).abs() < 0.01, "{active:?}");
+        assert!((billions(active.total() - small) - 15.7).abs() < 0.01, "{active:?}");
     }
 
     #[test]
     fn small_model_has_about_185_thousand() {
-        let total = Cost::of(&ModelConfig::small().unwrap())
-            .unwrap()
-            .parameters()
-            .total();
+        let total = Cost::of(&ModelConfig::small().unwrap()).unwrap().parameters().total();
         assert!((184_000..186_000).contains(&total), "{total}");
     }
 
     #[test]
     fn a_reuse_layer_costs_what_a_window_layer_costs() {
         let total = |mix: &str| {
-            let config = ModelConfig {
-                layers: mix.parse().unwrap(),
-                ..ModelConfig::small().unwrap()
-            };
+            let config = ModelConfig { layers: mix.parse().unwrap(), ..ModelConfig::small().unwrap() };
             Cost::of(&config).unwrap().parameters().total()
         };
         assert_eq!(total("full reuse*3"), total("full swa*3"));
         assert_eq!(total("full dense"), total("full swa"));
         // The key projection and its norm are all that a `full` has beyond `stale` and `reindex` together.
-        let (swa, full) = (
-            total("full swa") - total("full"),
-            total("full*2") - total("full"),
-        );
-        let (reindex, stale) = (
-            total("full reindex") - total("full"),
-            total("full stale") - total("full"),
-        );
+        let (swa, full) = (total("full swa") - total("full"), total("full*2") - total("full"));
+        let (reindex, stale) = (total("full reindex") - total("full"), total("full stale") - total("full"));
         assert_eq!(full - swa, (reindex - swa) + (stale - swa) + 32 * 16 + 16);
     }
 }

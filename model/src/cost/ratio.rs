@@ -11,10 +11,7 @@ pub struct Ratio {
 
 impl Ratio {
     /// Zero.
-    pub const ZERO: Self = Self {
-        numerator: 0,
-        denominator: 1,
-    };
+    pub const ZERO: Self = Self { numerator: 0, denominator: 1 };
 
     /// The fraction, or nothing where the denominator is 0.
     pub fn new(numerator: u128, denominator: u128) -> Option<Self> {
@@ -22,10 +19,7 @@ impl Ratio {
             return None;
         }
         let shared = gcd(numerator, denominator);
-        Some(Self {
-            numerator: numerator / shared,
-            denominator: denominator / shared,
-        })
+        Some(Self { numerator: numerator / shared, denominator: denominator / shared })
     }
 
     /// The sum, or nothing where it is too large to be exact.
@@ -33,8 +27,7 @@ impl Ratio {
         let shared = gcd(self.denominator, other.denominator);
         let (left, right) = (other.denominator / shared, self.denominator / shared);
         let denominator = self.denominator.checked_mul(left)?;
-        let numerator =
-            (self.numerator.checked_mul(left)?).checked_add(other.numerator.checked_mul(right)?)?;
+        let numerator = (self.numerator.checked_mul(left)?).checked_add(other.numerator.checked_mul(right)?)?;
         Self::new(numerator, denominator)
     }
 
@@ -90,9 +83,6 @@ mod tests {
     #[test]
     fn what_cannot_be_exact_is_refused() {
         assert_eq!(Ratio::new(1, 0), None);
-        assert_eq!(
-            ratio(1, u128::MAX).checked_add(ratio(1, u128::MAX - 1)),
-            None
-        );
+        assert_eq!(ratio(1, u128::MAX).checked_add(ratio(1, u128::MAX - 1)), None);
     }
 }

@@ -63,15 +63,14 @@ pub fn rotate(x: Tensor<4>, cos: Tensor<2>, sin: Tensor<2>, inverse: bool) -> Te
     let pairs = cos.dims()[1];
     let sin = if inverse { sin.neg() } else { sin };
     let angle = |table: Tensor<2>| table.reshape([1, seq, 1, pairs]);
-    let still = x.clone().narrow(3, 0, dim - 2 * pairs);
-    let turned = x.narrow(3, dim - 2 * pairs, 2 * pairs).reshape([batch, seq, heads, pairs, 2]);
+    let turned = x.clone().narrow(3, dim - 2 * pairs, 2 * pairs).reshape([batch, seq, heads, pairs, 2]);
     let real = turned.clone().narrow(4, 0, 1).reshape([batch, seq, heads, pairs]);
     let imaginary = turned.narrow(4, 1, 1).reshape([batch, seq, heads, pairs]);
     let (cos, sin) = (angle(cos), angle(sin));
     let new_real = real.clone() * cos.clone() - imaginary.clone() * sin.clone();
     let new_imaginary = real * sin + imaginary * cos;
     let turned = Tensor::stack::<5>(vec![new_real, new_imaginary], 4).reshape([batch, seq, heads, 2 * pairs]);
-    if dim == 2 * pairs { turned } else { Tensor::cat(vec![still, turned], 3) }
+    if dim == 2 * pairs { turned } else { Tensor::cat(vec![x.narrow(3, 0, dim - 2 * pairs), turned], 3) }
 }
 
 /// Index scores `[B, S, N]` of every query and entry, visible or not: `sum_h weights[t, h] relu(q[t, h] . keys[j])`.
@@ -85,7 +84,8 @@ pub fn index_scores(q: Tensor<4>, keys: Tensor<3>, weights: Tensor<3>) -> Tensor
 
 /// The `count` best of `candidates`, ascending: best score first, of equal scores the lowest position first.
 fn best(scores: &[f64], mut candidates: Vec<usize>, count: usize) -> Vec<i32> {
-    candidates.sort_by(|&a, &b| scores[b].total_cmp(&(scores[a] + 0.0)).then(a.cmp(&b)));
+    // Adding 0 makes -0 equal to 0.
+    candidates.sort_by(|&a, &b| (scores[b] + 0.0).total_cmp(&(scores[a] + 0.0)).then(a.cmp(&b)));
     candidates.truncate(count);
     candidates.sort_unstable();
     let mut row: Vec<i32> = candidates.into_iter().map(|j| j as i32).collect();

@@ -1,6 +1,9 @@
 //! Reading golden tensors and comparing with them.
 #![allow(dead_code, reason = "each test file uses a part")]
 
+pub mod random;
+pub mod small;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 

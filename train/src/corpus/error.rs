@@ -7,9 +7,7 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum CorpusError {
     /// The list of files has no entry.
-    #[error(
-        "`files` is empty; list at least one file, folder or pattern such as \"docs/**/*.txt\""
-    )]
+    #[error("`files` is empty; list at least one file, folder or pattern such as \"docs/**/*.txt\"")]
     NothingListed,
     /// An entry of the list that is no path and no pattern.
     #[error("`files` has the entry `{entry}`, which {problem}")]

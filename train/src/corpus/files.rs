@@ -19,10 +19,7 @@ pub fn find(entries: &[String], base_dir: &Path) -> Result<BTreeSet<PathBuf>, Co
     for entry in entries {
         let found = find_entry(entry, base_dir)?;
         if found.is_empty() {
-            return Err(CorpusError::NoMatch {
-                entry: entry.clone(),
-                path: base_dir.join(entry),
-            });
+            return Err(CorpusError::NoMatch { entry: entry.clone(), path: base_dir.join(entry) });
         }
         files.extend(found);
     }
@@ -32,10 +29,7 @@ pub fn find(entries: &[String], base_dir: &Path) -> Result<BTreeSet<PathBuf>, Co
 /// A path that exists is taken as it stands, even if it looks like a pattern.
 fn find_entry(entry: &str, base_dir: &Path) -> Result<Vec<PathBuf>, CorpusError> {
     if entry.is_empty() {
-        return Err(entry_error(
-            entry,
-            "is empty; use \".\" for the configuration's own folder",
-        ));
+        return Err(entry_error(entry, "is empty; use \".\" for the configuration's own folder"));
     }
     let path = base_dir.join(entry);
     match fs::metadata(&path) {
@@ -91,10 +85,7 @@ fn files_below(folder: PathBuf) -> Result<Vec<PathBuf>, CorpusError> {
 }
 
 fn entry_error(entry: &str, problem: impl Into<String>) -> CorpusError {
-    CorpusError::Entry {
-        entry: entry.to_owned(),
-        problem: problem.into(),
-    }
+    CorpusError::Entry { entry: entry.to_owned(), problem: problem.into() }
 }
 
 fn read_error(path: PathBuf) -> impl FnOnce(io::Error) -> CorpusError {
@@ -117,12 +108,7 @@ mod tests {
 
     fn find_names(base: &Path, entries: &[&str]) -> Result<Vec<String>, CorpusError> {
         let entries: Vec<String> = entries.iter().map(ToString::to_string).collect();
-        let name = |path: &PathBuf| {
-            path.strip_prefix(base)
-                .unwrap()
-                .to_string_lossy()
-                .into_owned()
-        };
+        let name = |path: &PathBuf| path.strip_prefix(base).unwrap().to_string_lossy().into_owned();
         find(&entries, base).map(|files| files.iter().map(name).collect())
     }
 
@@ -133,10 +119,7 @@ mod tests {
         assert_eq!(found(&["b.rst", "a.txt"]), ["a.txt", "b.rst"]);
         assert_eq!(found(&["sub"]), ["sub/c.txt", "sub/deep/d.txt"]);
         assert_eq!(found(&["*.txt"]), ["[x].txt", "a.txt"]);
-        assert_eq!(
-            found(&["**/*.txt"]),
-            ["[x].txt", "a.txt", "sub/c.txt", "sub/deep/d.txt"]
-        );
+        assert_eq!(found(&["**/*.txt"]), ["[x].txt", "a.txt", "sub/c.txt", "sub/deep/d.txt"]);
         assert_eq!(found(&["s?b"]), ["sub/c.txt", "sub/deep/d.txt"]);
         assert_eq!(found(&["[x].txt"]), ["[x].txt"]);
         assert_eq!(found(&["a.txt", "*.txt", "a.txt"]), ["[x].txt", "a.txt"]);
@@ -162,39 +145,24 @@ mod tests {
         std::os::unix::fs::symlink("../a.txt", folder.path().join("sub/link")).unwrap();
         let found = find_names(folder.path(), &["sub"]).unwrap();
         assert_eq!(found, ["sub/c.txt", "sub/deep/d.txt", "sub/link"]);
-        let error = find_names(folder.path(), &["/dev/null"])
-            .unwrap_err()
-            .to_string();
-        assert!(
-            error.contains("neither a regular file nor a folder"),
-            "{error}"
-        );
+        let error = find_names(folder.path(), &["/dev/null"]).unwrap_err().to_string();
+        assert!(error.contains("neither a regular file nor a folder"), "{error}");
     }
 
     #[test]
     fn bad_entries_get_a_message() {
         let folder = folder();
-        let message =
-            |entries: &[&str]| find_names(folder.path(), entries).unwrap_err().to_string();
+        let message = |entries: &[&str]| find_names(folder.path(), entries).unwrap_err().to_string();
         assert!(message(&[]).contains("list at least one file"));
         assert!(message(&[""]).contains("is empty"));
         for nothing in ["a.md", "*.md", "none/here"] {
             let error = message(&["a.txt", nothing]);
-            assert!(
-                error.contains(nothing) && error.contains("no file is found"),
-                "{error}"
-            );
+            assert!(error.contains(nothing) && error.contains("no file is found"), "{error}");
         }
         let error = message(&["a***"]);
-        assert!(
-            error.contains("`a***`") && error.contains("is not a pattern"),
-            "{error}"
-        );
+        assert!(error.contains("`a***`") && error.contains("is not a pattern"), "{error}");
         let error = message(&["a.txt/b"]);
-        assert!(
-            error.contains("cannot read") && error.contains("a.txt/b"),
-            "{error}"
-        );
+        assert!(error.contains("cannot read") && error.contains("a.txt/b"), "{error}");
         let error = message(&["a\0b"]);
         assert!(error.contains("cannot read"), "{error}");
     }

@@ -21,14 +21,8 @@ impl<'a> Reader<'a> {
     /// When the file cannot be opened.
     pub fn open(path: &'a Path) -> Result<Self, CorpusError> {
         let file = File::open(path).map_err(|problem| unreadable(path, problem))?;
-        let compressed = path
-            .extension()
-            .is_some_and(|ending| ending.eq_ignore_ascii_case("gz"));
-        if compressed {
-            Ok(Self::Gzip(path, MultiGzDecoder::new(file)))
-        } else {
-            Ok(Self::Plain(path, file))
-        }
+        let compressed = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("gz"));
+        if compressed { Ok(Self::Gzip(path, MultiGzDecoder::new(file))) } else { Ok(Self::Plain(path, file)) }
     }
 
     /// The next `most` bytes, fewer at the end of the file, none after it.
@@ -37,9 +31,7 @@ impl<'a> Reader<'a> {
     /// When the file cannot be read or decompressed.
     pub fn read_up_to(&mut self, most: usize) -> Result<Vec<u8>, CorpusError> {
         match self {
-            Self::Plain(path, file) => {
-                take(file, most).map_err(|problem| unreadable(path, problem))
-            }
+            Self::Plain(path, file) => take(file, most).map_err(|problem| unreadable(path, problem)),
             Self::Gzip(path, file) => take(file, most).map_err(|problem| {
                 let path = path.to_path_buf();
                 CorpusError::Decompress { path, problem }
@@ -56,8 +48,5 @@ fn take(file: &mut impl Read, most: usize) -> io::Result<Vec<u8>> {
 }
 
 fn unreadable(path: &Path, problem: io::Error) -> CorpusError {
-    CorpusError::Read {
-        path: path.to_owned(),
-        problem,
-    }
+    CorpusError::Read { path: path.to_owned(), problem }
 }

@@ -35,26 +35,14 @@ pub(super) struct Row {
 impl Row {
     /// Tokens 0, no targets, no tags, no hints.
     pub(super) fn blank(len: usize) -> Self {
-        Self {
-            tokens: vec![0; len],
-            targets: vec![NONE; len],
-            hints: None,
-            tags: vec![NONE; len],
-        }
+        Self { tokens: vec![0; len], targets: vec![NONE; len], hints: None, tags: vec![NONE; len] }
     }
 }
 
 impl Batch {
     /// Puts sequences of `len` tokens together.
     pub(super) fn from_rows(len: usize, rows: impl Iterator<Item = Row>) -> Self {
-        let mut batch = Self {
-            rows: 0,
-            len,
-            tokens: vec![],
-            targets: vec![],
-            hint_targets: None,
-            tags: vec![],
-        };
+        let mut batch = Self { rows: 0, len, tokens: vec![], targets: vec![], hint_targets: None, tags: vec![] };
         for row in rows {
             batch.rows += 1;
             batch.tokens.extend(row.tokens);

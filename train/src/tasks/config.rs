@@ -72,18 +72,13 @@ impl<'de> Deserialize<'de> for TaskConfig {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let mut table = toml::Table::deserialize(deserializer)?;
         match table.remove("kind") {
-            Some(toml::Value::String(kind)) => {
-                Self::from_table(&kind, table).map_err(D::Error::custom)
-            }
+            Some(toml::Value::String(kind)) => Self::from_table(&kind, table).map_err(D::Error::custom),
             Some(other) => Err(D::Error::custom(format!(
                 "the task's `kind` must be a string, not {}; {}",
                 other.type_str(),
                 known_kinds()
             ))),
-            None => Err(D::Error::custom(format!(
-                "the task has no `kind`; {}",
-                known_kinds()
-            ))),
+            None => Err(D::Error::custom(format!("the task has no `kind`; {}", known_kinds()))),
         }
     }
 }
@@ -99,27 +94,15 @@ mod tests {
     }
 
     fn parse(toml: &str) -> Result<TaskConfig, String> {
-        toml::from_str::<File>(toml)
-            .map(|file| file.task)
-            .map_err(|error| error.to_string())
+        toml::from_str::<File>(toml).map(|file| file.task).map_err(|error| error.to_string())
     }
 
     #[test]
     fn keys_left_out_take_their_defaults() {
         let mqar = parse("[task]\nkind = \"mqar\"\npairs = 4").unwrap();
-        assert_eq!(
-            mqar,
-            TaskConfig::Mqar(MqarConfig {
-                pairs: 4,
-                ..MqarConfig::default()
-            })
-        );
+        assert_eq!(mqar, TaskConfig::Mqar(MqarConfig { pairs: 4, ..MqarConfig::default() }));
         let twohop = parse("[task]\nkind = \"twohop\"\ntwo_hop_share = 1\nordered = true").unwrap();
-        let expected = TwohopConfig {
-            two_hop_share: 1.0,
-            ordered: true,
-            ..TwohopConfig::default()
-        };
+        let expected = TwohopConfig { two_hop_share: 1.0, ordered: true, ..TwohopConfig::default() };
         assert_eq!(twohop, TaskConfig::Twohop(expected));
         let text = parse("task = { kind = \"text\", files = [\"a\"] }").unwrap();
         assert_eq!(text, TaskConfig::Text(TextConfig::new(vec!["a".into()])));
@@ -128,18 +111,9 @@ mod tests {
     #[test]
     fn every_kind_is_written_and_read_back() {
         for config in [
-            TaskConfig::Mqar(MqarConfig {
-                gap: 9,
-                ..MqarConfig::default()
-            }),
-            TaskConfig::Twohop(TwohopConfig {
-                hint_weight: 0.1,
-                ..TwohopConfig::default()
-            }),
-            TaskConfig::Text(TextConfig {
-                seq_len: 64,
-                ..TextConfig::new(vec!["a/*.gz".into()])
-            }),
+            TaskConfig::Mqar(MqarConfig { gap: 9, ..MqarConfig::default() }),
+            TaskConfig::Twohop(TwohopConfig { hint_weight: 0.1, ..TwohopConfig::default() }),
+            TaskConfig::Text(TextConfig { seq_len: 64, ..TextConfig::new(vec!["a/*.gz".into()]) }),
         ] {
             let table = toml::Table::try_from(&config).unwrap();
             assert_eq!(table["kind"].as_str(), Some(config.kind()));
@@ -152,53 +126,17 @@ mod tests {
     #[test]
     fn bad_tables_get_a_message() {
         for (toml, parts) in [
-            (
-                "kind = \"mqr\"",
-                &[
-                    "unknown task kind `mqr`",
-                    "known kinds are `mqar`, `twohop`, `text`",
-                ][..],
-            ),
-            (
-                "pairs = 4",
-                &["the task has no `kind`", "known kinds are `mqar`"],
-            ),
-            (
-                "kind = 4",
-                &[
-                    "`kind` must be a string, not integer",
-                    "known kinds are `mqar`",
-                ],
-            ),
-            (
-                "kind = \"mqar\"\npair = 4",
-                &["task `mqar`: unknown field `pair`, expected one of `pairs`, `keys`"],
-            ),
-            (
-                "kind = \"twohop\"\nordered = 1",
-                &["task `twohop`: ", "expected a boolean in `ordered`"],
-            ),
-            (
-                "kind = \"mqar\"\npairs = \"six\"",
-                &["task `mqar`: ", "string \"six\"", "in `pairs`"],
-            ),
-            (
-                "kind = \"mqar\"\npairs = -1",
-                &["task `mqar`: ", "`-1`", "in `pairs`"],
-            ),
-            (
-                "kind = \"mqar\"\nfiles = []",
-                &["task `mqar`: unknown field `files`"],
-            ),
+            ("kind = \"mqr\"", &["unknown task kind `mqr`", "known kinds are `mqar`, `twohop`, `text`"][..]),
+            ("pairs = 4", &["the task has no `kind`", "known kinds are `mqar`"]),
+            ("kind = 4", &["`kind` must be a string, not integer", "known kinds are `mqar`"]),
+            ("kind = \"mqar\"\npair = 4", &["task `mqar`: unknown field `pair`, expected one of `pairs`, `keys`"]),
+            ("kind = \"twohop\"\nordered = 1", &["task `twohop`: ", "expected a boolean in `ordered`"]),
+            ("kind = \"mqar\"\npairs = \"six\"", &["task `mqar`: ", "string \"six\"", "in `pairs`"]),
+            ("kind = \"mqar\"\npairs = -1", &["task `mqar`: ", "`-1`", "in `pairs`"]),
+            ("kind = \"mqar\"\nfiles = []", &["task `mqar`: unknown field `files`"]),
             ("kind = \"text\"", &["task `text`: missing field `files`"]),
-            (
-                "kind = \"text\"\nfiles = \"a\"",
-                &["task `text`: ", "expected a sequence in `files`"],
-            ),
-            (
-                "kind = \"text\"\nfiles = []\nwindow = 8",
-                &["task `text`: unknown field `window`"],
-            ),
+            ("kind = \"text\"\nfiles = \"a\"", &["task `text`: ", "expected a sequence in `files`"]),
+            ("kind = \"text\"\nfiles = []\nwindow = 8", &["task `text`: unknown field `window`"]),
         ] {
             let error = parse(&format!("[task]\n{toml}")).unwrap_err();
             assert!(parts.iter().all(|part| error.contains(part)), "{error}");
@@ -208,10 +146,7 @@ mod tests {
     #[test]
     fn build_gives_the_task_of_the_kind_or_its_error() {
         let folder = tempfile::tempdir().unwrap();
-        for config in [
-            TaskConfig::Mqar(MqarConfig::default()),
-            TaskConfig::Twohop(TwohopConfig::default()),
-        ] {
+        for config in [TaskConfig::Mqar(MqarConfig::default()), TaskConfig::Twohop(TwohopConfig::default())] {
             assert_eq!(config.build(folder.path()).unwrap().kind(), config.kind());
         }
         let text = TaskConfig::Text(TextConfig::new(vec!["none".into()]));

@@ -140,30 +140,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let bytes: Vec<u8> = (0..30_000_u32).map(|n| (n * n % 251) as u8).collect();
         std::fs::write(folder.path().join("bytes"), bytes).unwrap();
-        let mqar = MqarConfig {
-            eval_sequences: 10,
-            ..MqarConfig::default()
-        };
-        let twohop = TwohopConfig {
-            eval_sequences: 10,
-            ..TwohopConfig::default()
-        };
+        let mqar = MqarConfig { eval_sequences: 10, ..MqarConfig::default() };
+        let twohop = TwohopConfig { eval_sequences: 10, ..TwohopConfig::default() };
         let files = TextConfig::new(vec!["bytes".into()]);
-        let text = TextConfig {
-            document_bytes: 500,
-            validation_share: 0.5,
-            eval_sequences: 10,
-            ..files
-        };
-        let configs = [
-            TaskConfig::Mqar(mqar),
-            TaskConfig::Twohop(twohop),
-            TaskConfig::Text(text),
-        ];
+        let text = TextConfig { document_bytes: 500, validation_share: 0.5, eval_sequences: 10, ..files };
+        let configs = [TaskConfig::Mqar(mqar), TaskConfig::Twohop(twohop), TaskConfig::Text(text)];
         assert_eq!(configs.len(), TaskConfig::KINDS.len());
-        configs
-            .map(|config| config.build(folder.path()).unwrap())
-            .into()
+        configs.map(|config| config.build(folder.path()).unwrap()).into()
     }
 
     #[test]
@@ -172,16 +155,10 @@ mod tests {
             let batch = task.train_batch(1, 5, 4);
             assert_eq!(task.train_batch(1, 5, 4), batch);
             assert_eq!(again.train_batch(1, 5, 4), batch);
-            assert_eq!(
-                task.train_batch(1, 5, 2).tokens,
-                batch.tokens[..2 * batch.len]
-            );
+            assert_eq!(task.train_batch(1, 5, 2).tokens, batch.tokens[..2 * batch.len]);
             assert_ne!(task.train_batch(1, 6, 4).tokens, batch.tokens);
             assert_ne!(task.train_batch(2, 5, 4).tokens, batch.tokens);
-            assert_ne!(
-                batch.tokens[..batch.len],
-                batch.tokens[batch.len..2 * batch.len]
-            );
+            assert_ne!(batch.tokens[..batch.len], batch.tokens[batch.len..2 * batch.len]);
         }
     }
 
@@ -189,15 +166,9 @@ mod tests {
     fn the_evaluation_set_does_not_depend_on_the_batch_size() {
         for task in tasks() {
             let all = task.eval_batch(0, 10);
-            assert_eq!(
-                (all.rows, task.eval_batches(4), task.eval_batches(10)),
-                (10, 3, 1)
-            );
+            assert_eq!((all.rows, task.eval_batches(4), task.eval_batches(10)), (10, 3, 1));
             let parts: Vec<Batch> = (0..3).map(|index| task.eval_batch(index, 4)).collect();
-            assert_eq!(
-                parts.iter().map(|part| part.rows).collect::<Vec<_>>(),
-                [4, 4, 2]
-            );
+            assert_eq!(parts.iter().map(|part| part.rows).collect::<Vec<_>>(), [4, 4, 2]);
             let joined = |of: fn(&Batch) -> &Vec<i32>| parts.iter().flat_map(of).copied().collect();
             let tokens: Vec<i32> = joined(|part| &part.tokens);
             let targets: Vec<i32> = joined(|part| &part.targets);
@@ -218,10 +189,7 @@ mod tests {
                 assert_eq!((batch.rows, batch.len), (5, task.seq_len()));
                 let lengths = [&batch.tokens, &batch.targets, &batch.tags].map(Vec::len);
                 assert_eq!(lengths, [numbers; 3]);
-                assert_eq!(
-                    batch.hint_targets.map(|hints| hints.len()),
-                    has_hints.then_some(numbers)
-                );
+                assert_eq!(batch.hint_targets.map(|hints| hints.len()), has_hints.then_some(numbers));
                 let below = |numbers: &[i32], least: i32, limit: usize| {
                     numbers.iter().all(|n| (least..limit as i32).contains(n))
                 };
@@ -229,11 +197,7 @@ mod tests {
                 assert!(below(&batch.targets, NONE, task.vocab_size()));
                 assert!(below(&batch.tags, NONE, task.tags().len()));
                 let tagged = batch.targets.iter().zip(&batch.tags);
-                assert!(
-                    tagged
-                        .into_iter()
-                        .all(|(target, tag)| (*target == NONE) == (*tag == NONE))
-                );
+                assert!(tagged.into_iter().all(|(target, tag)| (*target == NONE) == (*tag == NONE)));
             }
         }
     }
@@ -244,10 +208,7 @@ mod tests {
         let first = |task: &dyn Task| task.train_batch(1, 0, 1).tokens;
         let nowhere = Path::new("");
         let mqar = MqarConfig::default().build(nowhere).unwrap();
-        assert_eq!(
-            first(&mqar)[..12],
-            [4, 28, 10, 23, 9, 24, 0, 25, 35, 39, 1, 19]
-        );
+        assert_eq!(first(&mqar)[..12], [4, 28, 10, 23, 9, 24, 0, 25, 35, 39, 1, 19]);
         assert_eq!(first(&mqar)[24..30], [0, 10, 15, 9, 1, 4]);
         let twohop = TwohopConfig::default().build(nowhere).unwrap();
         assert_eq!(first(&twohop)[..8], [13, 19, 53, 53, 23, 45, 17, 41]);

@@ -53,16 +53,7 @@ pub struct MqarConfig {
 
 impl Default for MqarConfig {
     fn default() -> Self {
-        Self {
-            pairs: 6,
-            keys: 16,
-            values: 16,
-            fillers: 8,
-            region: 16,
-            gap: 8,
-            queries: 24,
-            eval_sequences: 512,
-        }
+        Self { pairs: 6, keys: 16, values: 16, fillers: 8, region: 16, gap: 8, queries: 24, eval_sequences: 512 }
     }
 }
 
@@ -77,10 +68,7 @@ impl MqarConfig {
         // From the value next to the gap to the first query, and from the value of a pair at the
         // very start to the last query.
         let distances = Buckets::new("distance", self.gap + 1, last_query - 1);
-        Ok(Mqar {
-            config: self.clone(),
-            distances,
-        })
+        Ok(Mqar { config: self.clone(), distances })
     }
 
     fn validate(&self) -> Result<(), TaskError> {
@@ -93,13 +81,7 @@ impl MqarConfig {
         check.size("gap", self.gap, 0)?;
         check.size("queries", self.queries, 1)?;
         check.size("eval_sequences", self.eval_sequences, 1)?;
-        let Self {
-            pairs,
-            keys,
-            values,
-            region,
-            ..
-        } = self;
+        let Self { pairs, keys, values, region, .. } = self;
         check.require(pairs <= keys, "pairs", || {
             format!("is {pairs}, but there are only {keys} different keys; raise `keys`")
         })?;
@@ -151,11 +133,7 @@ impl Mqar {
 /// marked, and each such marking belongs to exactly one placement.
 fn pair_places(rng: &mut ChaCha8Rng, region: usize, pairs: usize) -> Vec<usize> {
     let marked = random::subset(rng, region - pairs, pairs);
-    marked
-        .into_iter()
-        .enumerate()
-        .map(|(before, place)| place + before)
-        .collect()
+    marked.into_iter().enumerate().map(|(before, place)| place + before).collect()
 }
 
 impl Task for Mqar {
@@ -239,11 +217,7 @@ mod tests {
 
     /// Lowest and highest number in a name such as "distance 9-16".
     fn bounds(name: &str) -> (usize, usize) {
-        let (low, high) = name
-            .strip_prefix("distance ")
-            .unwrap()
-            .split_once('-')
-            .unwrap();
+        let (low, high) = name.strip_prefix("distance ").unwrap().split_once('-').unwrap();
         (low.parse().unwrap(), high.parse().unwrap())
     }
 
@@ -266,11 +240,7 @@ mod tests {
                 let (value, place) = pairs[&tokens[at]];
                 assert_eq!(target, value);
                 let (low, high) = bounds(&task.tags()[tag as usize]);
-                assert!(
-                    (low..=high).contains(&(at - place)),
-                    "{low} {} {high}",
-                    at - place
-                );
+                assert!((low..=high).contains(&(at - place)), "{low} {} {high}", at - place);
             }
         }
     }
@@ -313,20 +283,10 @@ mod tests {
         assert_eq!((task.seq_len(), task.vocab_size()), (48, 40));
         assert_eq!(
             task.tags(),
-            [
-                "distance 9-16",
-                "distance 17-24",
-                "distance 25-32",
-                "distance 33-40",
-                "distance 41-46"
-            ]
+            ["distance 9-16", "distance 17-24", "distance 25-32", "distance 33-40", "distance 41-46"]
         );
         assert_eq!(task.metric(), Metric::Accuracy);
-        assert!(
-            task.describe().contains("9 to 46 tokens"),
-            "{}",
-            task.describe()
-        );
+        assert!(task.describe().contains("9 to 46 tokens"), "{}", task.describe());
     }
 
     #[test]
@@ -339,10 +299,7 @@ mod tests {
         // Two dominoes on six squares: 6 ways; 1000 expected, standard deviation 29.
         assert_eq!(counts.len(), 6);
         assert!(counts.contains_key(&vec![1, 3]) && counts.contains_key(&vec![1, 4]));
-        assert!(
-            counts.values().all(|count| (850..1150).contains(count)),
-            "{counts:?}"
-        );
+        assert!(counts.values().all(|count| (850..1150).contains(count)), "{counts:?}");
     }
 
     #[test]
@@ -353,25 +310,13 @@ mod tests {
             ("fillers = 0", "`fillers` is 0; it must be from 1"),
             ("eval_sequences = 0", "`eval_sequences` is 0"),
             ("gap = 9223372036854775807", "it must be from 0 to 1048576"),
-            (
-                "keys = 5",
-                "`pairs` is 6, but there are only 5 different keys; raise `keys`",
-            ),
-            (
-                "values = 5",
-                "`pairs` is 6, but there are only 5 different values; raise `values`",
-            ),
-            (
-                "region = 11",
-                "`region` is 11; 6 pairs of 2 tokens need at least 12",
-            ),
+            ("keys = 5", "`pairs` is 6, but there are only 5 different keys; raise `keys`"),
+            ("values = 5", "`pairs` is 6, but there are only 5 different values; raise `values`"),
+            ("region = 11", "`region` is 11; 6 pairs of 2 tokens need at least 12"),
         ] {
             let config: MqarConfig = toml::from_str(values).unwrap();
             let error = config.build(Path::new("")).err().unwrap().to_string();
-            assert!(
-                error.contains("task `mqar`: ") && error.contains(message),
-                "{error}"
-            );
+            assert!(error.contains("task `mqar`: ") && error.contains(message), "{error}");
         }
     }
 }

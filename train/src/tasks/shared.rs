@@ -16,28 +16,16 @@ pub(super) struct Check(pub &'static str);
 
 impl Check {
     fn fail(&self, field: &'static str, problem: String) -> TaskError {
-        TaskError::Field {
-            kind: self.0,
-            field,
-            problem,
-        }
+        TaskError::Field { kind: self.0, field, problem }
     }
 
     /// `value` must be from `least` to [`MAX_SIZE`], which keeps every sum and every token far from
     /// overflow.
-    pub(super) fn size(
-        &self,
-        field: &'static str,
-        value: usize,
-        least: usize,
-    ) -> Result<(), TaskError> {
+    pub(super) fn size(&self, field: &'static str, value: usize, least: usize) -> Result<(), TaskError> {
         if (least..=MAX_SIZE).contains(&value) {
             return Ok(());
         }
-        Err(self.fail(
-            field,
-            format!("is {value}; it must be from {least} to {MAX_SIZE}"),
-        ))
+        Err(self.fail(field, format!("is {value}; it must be from {least} to {MAX_SIZE}")))
     }
 
     pub(super) fn require(
@@ -46,11 +34,7 @@ impl Check {
         field: &'static str,
         problem: impl FnOnce() -> String,
     ) -> Result<(), TaskError> {
-        if holds {
-            Ok(())
-        } else {
-            Err(self.fail(field, problem()))
-        }
+        if holds { Ok(()) } else { Err(self.fail(field, problem())) }
     }
 }
 
@@ -68,15 +52,9 @@ impl Buckets {
     pub(super) fn new(what: &str, first: usize, last: usize) -> Self {
         let count = last + 1 - first;
         let width = 8 * count.div_ceil(8 * Self::MOST);
-        let names = (first..=last)
-            .step_by(width)
-            .map(|low| format!("{what} {low}-{}", last.min(low + width - 1)))
-            .collect();
-        Self {
-            first,
-            width,
-            names,
-        }
+        let names =
+            (first..=last).step_by(width).map(|low| format!("{what} {low}-{}", last.min(low + width - 1))).collect();
+        Self { first, width, names }
     }
 
     /// The group of `number`, as a tag.
@@ -99,18 +77,8 @@ pub(super) fn made_train_batch(
 
 /// An evaluation batch of sequences that are made at random. Each has a stream of its own, so that
 /// the set does not depend on the size of the batches.
-pub(super) fn made_eval_batch(
-    sequences: Range<usize>,
-    len: usize,
-    make: impl Fn(&mut ChaCha8Rng) -> Row,
-) -> Batch {
-    let row = |index| {
-        make(&mut random::stream(
-            EVALUATION_SEED,
-            EVALUATION,
-            index as u64,
-        ))
-    };
+pub(super) fn made_eval_batch(sequences: Range<usize>, len: usize, make: impl Fn(&mut ChaCha8Rng) -> Row) -> Batch {
+    let row = |index| make(&mut random::stream(EVALUATION_SEED, EVALUATION, index as u64));
     Batch::from_rows(len, sequences.map(row))
 }
 
@@ -126,19 +94,12 @@ mod tests {
 
     #[test]
     fn buckets_are_few_and_cover_everything() {
-        for (first, last, count, name) in [
-            (9, 46, 5, "x 9-16"),
-            (0, 255, 8, "x 0-31"),
-            (0, 0, 1, "x 0-0"),
-            (1, 65, 5, "x 1-16"),
-            (1, 64, 8, "x 1-8"),
-        ] {
+        for (first, last, count, name) in
+            [(9, 46, 5, "x 9-16"), (0, 255, 8, "x 0-31"), (0, 0, 1, "x 0-0"), (1, 65, 5, "x 1-16"), (1, 64, 8, "x 1-8")]
+        {
             let buckets = Buckets::new("x", first, last);
             assert_eq!((buckets.names.len(), &buckets.names[0][..]), (count, name));
-            assert_eq!(
-                (buckets.tag(first), buckets.tag(last)),
-                (0, count as i32 - 1)
-            );
+            assert_eq!((buckets.tag(first), buckets.tag(last)), (0, count as i32 - 1));
         }
     }
 }

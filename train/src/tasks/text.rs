@@ -90,11 +90,7 @@ impl TextConfig {
         let corpus = Corpus::load(&self.files, base_dir, &options).map_err(TaskError::Corpus)?;
         self.check_length("training", corpus.train.len())?;
         self.check_length("validation", corpus.validation.len())?;
-        Ok(Text {
-            config: self.clone(),
-            corpus,
-            positions: Buckets::new("position", 0, self.seq_len - 1),
-        })
+        Ok(Text { config: self.clone(), corpus, positions: Buckets::new("position", 0, self.seq_len - 1) })
     }
 
     fn validate(&self) -> Result<(), TaskError> {
@@ -103,9 +99,7 @@ impl TextConfig {
         check.size("eval_sequences", self.eval_sequences, 1)?;
         // Shorter documents would cost more to keep apart than they hold.
         check.size("document_bytes", self.document_bytes, 256)?;
-        check.require(self.max_bytes > 0, "max_bytes", || {
-            "is 0; it must be at least 1".into()
-        })?;
+        check.require(self.max_bytes > 0, "max_bytes", || "is 0; it must be at least 1".into())?;
         let share = self.validation_share;
         check.require(share > 0.0 && share < 1.0, "validation_share", || {
             format!("is {share}; it must be above 0 and below 1")
@@ -194,11 +188,7 @@ impl Task for Text {
     }
 
     fn describe(&self) -> String {
-        let Corpus {
-            train,
-            validation,
-            summary,
-        } = &self.corpus;
+        let Corpus { train, validation, summary } = &self.corpus;
         format!(
             "bytes of text: {} files, {} duplicate documents dropped; training {} documents, {} \
              bytes; validation {} documents, {} bytes, of which {} windows of {} bytes are \
@@ -229,9 +219,7 @@ mod tests {
     /// UTF-8.
     fn folder() -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
-        let bytes: Vec<u8> = (0..12_000_u32)
-            .flat_map(|n| (n * 5 + 40_000).to_be_bytes()[2..].to_vec())
-            .collect();
+        let bytes: Vec<u8> = (0..12_000_u32).flat_map(|n| (n * 5 + 40_000).to_be_bytes()[2..].to_vec()).collect();
         assert!(std::str::from_utf8(&bytes).is_err());
         fs::write(folder.path().join("corpus.bin"), bytes).unwrap();
         folder
@@ -296,14 +284,8 @@ mod tests {
         let place = |tokens| bytes.windows(100).position(|window| window == tokens);
         let places: Vec<usize> = sequences.map(|tokens| place(tokens).unwrap()).collect();
         assert_eq!(places.len(), 20);
-        assert!(
-            places.windows(2).all(|pair| pair[1] >= pair[0] + 100),
-            "{places:?}"
-        );
-        assert!(
-            places[19] > bytes.len() * 8 / 10,
-            "the end is reached: {places:?}"
-        );
+        assert!(places.windows(2).all(|pair| pair[1] >= pair[0] + 100), "{places:?}");
+        assert!(places[19] > bytes.len() * 8 / 10, "the end is reached: {places:?}");
 
         let all = self::task("eval_sequences = 1000");
         assert_eq!(all.eval_sequences(), (bytes.len() - 1) / 100);
@@ -326,45 +308,20 @@ mod tests {
     fn what_cannot_be_is_named() {
         for (values, message) in [
             ("seq_len = 0", "`seq_len` is 0; it must be from 1"),
-            (
-                "seq_len = 1048576",
-                "`seq_len` is 1048576, but the training data are only",
-            ),
-            (
-                "seq_len = 10000",
-                "`seq_len` is 10000, but the validation data are only",
-            ),
+            ("seq_len = 1048576", "`seq_len` is 1048576, but the training data are only"),
+            ("seq_len = 10000", "`seq_len` is 10000, but the validation data are only"),
             ("eval_sequences = 0", "`eval_sequences` is 0"),
-            (
-                "document_bytes = 10",
-                "`document_bytes` is 10; it must be from 256",
-            ),
-            (
-                "document_bytes = 1048576",
-                "add files, lower `document_bytes` or",
-            ),
+            ("document_bytes = 10", "`document_bytes` is 10; it must be from 256"),
+            ("document_bytes = 1048576", "add files, lower `document_bytes` or"),
             ("max_bytes = 0", "`max_bytes` is 0"),
             ("max_bytes = 1000", "`max_bytes` = 1000"),
-            (
-                "validation_share = 0",
-                "`validation_share` is 0; it must be above 0",
-            ),
+            ("validation_share = 0", "`validation_share` is 0; it must be above 0"),
             ("validation_share = 1", "`validation_share` is 1;"),
             ("validation_share = nan", "`validation_share` is NaN"),
-            (
-                "files = [\"missing.txt\"]",
-                "`files` has the entry `missing.txt`",
-            ),
+            ("files = [\"missing.txt\"]", "`files` has the entry `missing.txt`"),
         ] {
-            let error = config(values)
-                .build(folder().path())
-                .err()
-                .unwrap()
-                .to_string();
-            assert!(
-                error.contains("task `text`: ") && error.contains(message),
-                "{error}"
-            );
+            let error = config(values).build(folder().path()).err().unwrap().to_string();
+            assert!(error.contains("task `text`: ") && error.contains(message), "{error}");
         }
     }
 }

@@ -82,10 +82,7 @@ impl TwohopConfig {
     pub fn build(&self, _base_dir: &Path) -> Result<Twohop, TaskError> {
         self.validate()?;
         let tags = ["two-hop", "one-hop"].map(String::from).to_vec();
-        Ok(Twohop {
-            config: self.clone(),
-            tags,
-        })
+        Ok(Twohop { config: self.clone(), tags })
     }
 
     fn validate(&self) -> Result<(), TaskError> {
@@ -98,12 +95,7 @@ impl TwohopConfig {
         check.size("queries", self.queries, 1)?;
         check.size("hint_layer", self.hint_layer, 0)?;
         check.size("eval_sequences", self.eval_sequences, 1)?;
-        let Self {
-            symbols,
-            chains,
-            region,
-            ..
-        } = self;
+        let Self { symbols, chains, region, .. } = self;
         check.require(chains <= symbols, "chains", || {
             format!("is {chains}, but there are only {symbols} different symbols; raise `symbols`")
         })?;
@@ -218,10 +210,7 @@ impl Task for Twohop {
 
     fn auxiliary(&self) -> Option<Auxiliary> {
         let (after_layer, weight) = (self.config.hint_layer, self.config.hint_weight);
-        (weight > 0.0).then_some(Auxiliary {
-            after_layer,
-            weight,
-        })
+        (weight > 0.0).then_some(Auxiliary { after_layer, weight })
     }
 
     fn train_batch(&self, seed: u64, step: u64, rows: usize) -> Batch {
@@ -346,10 +335,7 @@ mod tests {
         let task = task(&TwohopConfig::default());
         assert_eq!((task.seq_len(), task.vocab_size()), (64, 56));
         let auxiliary = task.auxiliary().unwrap();
-        assert_eq!(
-            (auxiliary.after_layer, auxiliary.weight.to_bits()),
-            (1, 1_f64.to_bits())
-        );
+        assert_eq!((auxiliary.after_layer, auxiliary.weight.to_bits()), (1, 1_f64.to_bits()));
         assert_eq!(task.metric_tag(), Some("two-hop"));
         assert_eq!(task.tags()[TWO_HOP as usize], "two-hop");
         assert_eq!(task.tags()[ONE_HOP as usize], "one-hop");
@@ -376,10 +362,7 @@ mod tests {
     #[test]
     fn weight_zero_leaves_the_head_out_and_nothing_else() {
         let with = task(&TwohopConfig::default());
-        let without = task(&TwohopConfig {
-            hint_weight: 0.0,
-            ..TwohopConfig::default()
-        });
+        let without = task(&TwohopConfig { hint_weight: 0.0, ..TwohopConfig::default() });
         assert_eq!(without.auxiliary(), None);
         let (one, mut other) = (without.train_batch(3, 4, 2), with.train_batch(3, 4, 2));
         assert!(one.hint_targets.is_none() && other.hint_targets.take().is_some());
@@ -391,28 +374,16 @@ mod tests {
         for (values, message) in [
             ("chains = 0", "`chains` is 0; it must be from 1"),
             ("symbols = 5", "`chains` is 6, but there are only 5"),
-            (
-                "region = 23",
-                "`region` is 23; 6 chains of two pairs of 2 tokens need at least 24",
-            ),
-            (
-                "two_hop_share = 0",
-                "`two_hop_share` is 0; it must be above 0",
-            ),
+            ("region = 23", "`region` is 23; 6 chains of two pairs of 2 tokens need at least 24"),
+            ("two_hop_share = 0", "`two_hop_share` is 0; it must be above 0"),
             ("two_hop_share = nan", "`two_hop_share` is NaN"),
             ("two_hop_share = 1.5", "`two_hop_share` is 1.5"),
-            (
-                "hint_weight = -1",
-                "`hint_weight` is -1; it must be a finite number, 0",
-            ),
+            ("hint_weight = -1", "`hint_weight` is -1; it must be a finite number, 0"),
             ("hint_weight = inf", "`hint_weight` is inf"),
         ] {
             let config: TwohopConfig = toml::from_str(values).unwrap();
             let error = config.build(Path::new("")).err().unwrap().to_string();
-            assert!(
-                error.contains("task `twohop`: ") && error.contains(message),
-                "{error}"
-            );
+            assert!(error.contains("task `twohop`: ") && error.contains(message), "{error}");
         }
         let tight: TwohopConfig = toml::from_str("region = 24").unwrap();
         assert!(tight.build(Path::new("")).is_ok());

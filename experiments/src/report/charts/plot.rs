@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use plotters::backend::SVGBackend;
 use plotters::chart::{ChartBuilder, LabelAreaPosition};
 use plotters::coord::Shift;
 use plotters::coord::ranged1d::Ranged;
@@ -9,10 +10,9 @@ use plotters::drawing::{DrawingArea, DrawingAreaErrorKind, IntoDrawingArea};
 use plotters::element::{Circle, DashedPathElement, PathElement, Polygon, Rectangle, Text};
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use plotters::style::{Color, IntoFont, RGBColor, ShapeStyle, TRANSPARENT, TextStyle, WHITE};
-use plotters::backend::SVGBackend;
 
 use super::axis::Axis;
-use super::{ReportError, format};
+use crate::report::{ReportError, format};
 
 /// Drawing units to a CSS pixel: the drawing library rounds to whole units, which must be finer than a pixel.
 pub const UNIT: i32 = 4;
@@ -22,6 +22,9 @@ pub const TEXT: f64 = 13.0;
 
 /// Colour of axes and plain text.
 pub const INK: RGBColor = RGBColor(60, 64, 72);
+/// Colour of what stands in the background.
+pub const MUTED: RGBColor = RGBColor(120, 126, 136);
+
 const GRID: RGBColor = RGBColor(228, 231, 236);
 
 /// The colours of Okabe and Ito, told apart with every kind of colour blindness; their yellow is left out, which is
@@ -89,7 +92,12 @@ impl Style {
     /// The look of the `index`-th variant: colours repeat after seven, then with dashes.
     pub fn of(index: usize) -> Self {
         let dash = [None, Some((7, 4)), Some((2, 3))];
-        let marker = [Marker::Disc, Marker::Square, Marker::Triangle, Marker::Diamond];
+        let marker = [
+            Marker::Disc,
+            Marker::Square,
+            Marker::Triangle,
+            Marker::Diamond,
+        ];
         Self {
             colour: PALETTE[index % PALETTE.len()],
             dash: dash[index / PALETTE.len() % dash.len()],
@@ -132,8 +140,11 @@ pub struct Frame<'a> {
 /// A position in drawing units.
 pub type Place = (i32, i32);
 
+/// What a drawing function returns beside its drawing.
+pub type Outcome<T> = Result<T, DrawingAreaErrorKind<std::io::Error>>;
+
 /// The outcome of drawing something.
-pub type Drawn = Result<(), DrawingAreaErrorKind<std::io::Error>>;
+pub type Drawn = Outcome<()>;
 
 /// A plot that is being drawn.
 pub struct Canvas<'a, 'b> {
@@ -149,13 +160,19 @@ pub fn draw(frame: &Frame, body: impl FnOnce(&Canvas) -> Drawn) -> Result<String
     let mut text = String::new();
     let size = ((frame.size.0 * UNIT) as u32, (frame.size.1 * UNIT) as u32);
     let area = SVGBackend::with_string(&mut text, size).into_drawing_area();
-    draw_on(&area, frame, body)
-        .map_err(|error| ReportError::Chart { title: frame.title.to_owned(), message: error.to_string() })?;
+    draw_on(&area, frame, body).map_err(|error| ReportError::Chart {
+        title: frame.title.to_owned(),
+        message: error.to_string(),
+    })?;
     drop(area);
     Ok(fluid(&text, frame))
 }
 
-fn draw_on(area: &DrawingArea<SVGBackend, Shift>, frame: &Frame, body: impl FnOnce(&Canvas) -> Drawn) -> Drawn {
+fn draw_on(
+    area: &DrawingArea<SVGBackend, Shift>,
+    frame: &Frame,
+    body: impl FnOnce(&Canvas) -> Drawn,
+) -> Drawn {
     let (x, y) = (&frame.x, &frame.y);
     let mut chart = ChartBuilder::on(area)
         .margin_top(26 * UNIT)
@@ -175,8 +192,19 @@ fn draw_on(area: &DrawingArea<SVGBackend, Shift>, frame: &Frame, body: impl FnOn
         .draw()?;
     let (left, top) = chart.backend_coord(&(x.low, y.high));
     let (right, bottom) = chart.backend_coord(&(x.high, y.low));
-    let canvas = Canvas { area, x, y, bounds: (left, top, right, bottom) };
-    canvas.text((8 * UNIT, 4 * UNIT), frame.y_title, HPos::Left, VPos::Top, INK)?;
+    let canvas = Canvas {
+        area,
+        x,
+        y,
+        bounds: (left, top, right, bottom),
+    };
+    canvas.text(
+        (8 * UNIT, 4 * UNIT),
+        frame.y_title,
+        HPos::Left,
+        VPos::Top,
+        INK,
+    )?;
     let below = (left.midpoint(right), (frame.size.1 - 5) * UNIT);
     canvas.text(below, frame.x_title, HPos::Center, VPos::Bottom, INK)?;
     body(&canvas)?;
@@ -188,13 +216,18 @@ fn fluid(text: &str, frame: &Frame) -> String {
     let (width, height) = (frame.size.0 * UNIT, frame.size.1 * UNIT);
     let inside = text.split_once('>').map_or(text, |(_, inside)| inside);
     let title = format::html(frame.title);
-    format!("<svg role=\"img\" aria-label=\"{title}\" viewBox=\"0 0 {width} {height}\" xmlns=\"http://www.w3.org/2000/svg\">{inside}")
+    format!(
+        "<svg role=\"img\" aria-label=\"{title}\" viewBox=\"0 0 {width} {height}\" xmlns=\"http://www.w3.org/2000/svg\">{inside}"
+    )
 }
 
 fn letters(pixels: f64, colour: RGBColor) -> TextStyle<'static> {
     // The library divides sizes by 1.24 when it writes them.
     let size = pixels * 1.24 * f64::from(UNIT);
-    TextStyle { color: colour.to_backend_color(), ..TextStyle::from(("sans-serif", size).into_font()) }
+    TextStyle {
+        color: colour.to_backend_color(),
+        ..TextStyle::from(("sans-serif", size).into_font())
+    }
 }
 
 /// Width of `text` in pixels, on the large side of what sans-serif fonts take.
@@ -231,10 +264,21 @@ impl Canvas<'_, '_> {
     }
 
     /// A line through `places`, `width` pixels wide.
-    pub fn line(&self, places: Vec<Place>, colour: RGBColor, width: f64, dash: Option<(i32, i32)>) -> Drawn {
+    pub fn line(
+        &self,
+        places: Vec<Place>,
+        colour: RGBColor,
+        width: f64,
+        dash: Option<(i32, i32)>,
+    ) -> Drawn {
         let style = ShapeStyle::from(colour).stroke_width((width * f64::from(UNIT)).round() as u32);
         match dash {
-            Some((on, off)) => self.area.draw(&DashedPathElement::new(places, on * UNIT, off * UNIT, style)),
+            Some((on, off)) => self.area.draw(&DashedPathElement::new(
+                places,
+                on * UNIT,
+                off * UNIT,
+                style,
+            )),
             None => self.area.draw(&PathElement::new(places, style)),
         }
     }
@@ -246,7 +290,8 @@ impl Canvas<'_, '_> {
 
     /// A filled rectangle between two corners.
     pub fn rectangle(&self, from: Place, to: Place, colour: RGBColor, opacity: f64) -> Drawn {
-        self.area.draw(&Rectangle::new([from, to], colour.mix(opacity).filled()))
+        self.area
+            .draw(&Rectangle::new([from, to], colour.mix(opacity).filled()))
     }
 
     /// A marker with a white rim; `radius` in pixels.
@@ -258,31 +303,48 @@ impl Canvas<'_, '_> {
     fn shape(&self, (x, y): Place, marker: Marker, radius: f64, colour: RGBColor) -> Drawn {
         let size = |factor: f64| (factor * radius * f64::from(UNIT)).round() as i32;
         match marker.corners() {
-            [] => self.area.draw(&Circle::new((x, y), size(1.0), colour.filled())),
+            [] => self
+                .area
+                .draw(&Circle::new((x, y), size(1.0), colour.filled())),
             corners => {
-                let outline: Vec<Place> =
-                    corners.iter().map(|(across, along)| (x + size(*across), y + size(*along))).collect();
+                let outline: Vec<Place> = corners
+                    .iter()
+                    .map(|(across, along)| (x + size(*across), y + size(*along)))
+                    .collect();
                 self.area.draw(&Polygon::new(outline, colour))
             }
         }
     }
 
-    /// A small dot; `radius` in pixels.
-    pub fn dot(&self, at: Place, colour: RGBColor, radius: f64, opacity: f64) -> Drawn {
-        let radius = (radius * f64::from(UNIT)).round() as i32;
-        self.area.draw(&Circle::new(at, radius, colour.mix(opacity).filled()))
+    /// A small circle, empty inside; `radius` in pixels.
+    pub fn dot(&self, at: Place, colour: RGBColor, radius: f64) -> Drawn {
+        let inside = (radius * f64::from(UNIT)).round() as i32;
+        self.area.draw(&Circle::new(at, inside, WHITE.filled()))?;
+        self.ring(at, colour, radius)
     }
 
     /// A ring; `radius` in pixels.
     pub fn ring(&self, at: Place, colour: RGBColor, radius: f64) -> Drawn {
         let style = ShapeStyle::from(colour).stroke_width((1.5 * f64::from(UNIT)) as u32);
-        self.area.draw(&Circle::new(at, (radius * f64::from(UNIT)).round() as i32, style))
+        self.area.draw(&Circle::new(
+            at,
+            (radius * f64::from(UNIT)).round() as i32,
+            style,
+        ))
     }
 
     /// A line of text; control characters, which XML forbids, become spaces.
-    pub fn text(&self, at: Place, text: &str, across: HPos, along: VPos, colour: RGBColor) -> Drawn {
+    pub fn text(
+        &self,
+        at: Place,
+        text: &str,
+        across: HPos,
+        along: VPos,
+        colour: RGBColor,
+    ) -> Drawn {
         let style = letters(TEXT, colour).pos(Pos::new(across, along));
-        self.area.draw(&Text::new(format::terminal(text), at, style))
+        self.area
+            .draw(&Text::new(format::terminal(text), at, style))
     }
 }
 
@@ -296,7 +358,7 @@ mod tests {
             title: "a \"title\" <x>",
             size: (320, 200),
             sides: (40, 10),
-            x: Axis::counting(&[100.0]),
+            x: Axis::counting(0.0, &[100.0]),
             y: Axis::linear(&[0.0, 1.0], (0.0, 1.0)),
             x_title: "<script>",
             y_title: "a & b",
@@ -304,11 +366,20 @@ mod tests {
         let svg = draw(&frame, |canvas| {
             assert_eq!(canvas.at(0.0, 5.0).0, canvas.bounds.0);
             assert_eq!(canvas.at(1e9, 5.0), (canvas.bounds.2, canvas.bounds.1));
-            canvas.text(canvas.at(50.0, 0.5), "\u{1b}[0m</svg>", HPos::Left, VPos::Center, INK)
+            canvas.text(
+                canvas.at(50.0, 0.5),
+                "\u{1b}[0m</svg>",
+                HPos::Left,
+                VPos::Center,
+                INK,
+            )
         })
         .unwrap();
         assert!(svg.starts_with("<svg role=\"img\" aria-label=\"a &quot;title&quot; &lt;x&gt;\" viewBox=\"0 0 1280 800\""));
-        assert!(!svg.contains("<script>") && svg.contains("&lt;script&gt;"), "{svg}");
+        assert!(
+            !svg.contains("<script>") && svg.contains("&lt;script&gt;"),
+            "{svg}"
+        );
         assert_eq!(svg.matches("</svg>").count(), 1);
         assert!(!svg.contains('\u{1b}') && svg.contains("a &amp; b"));
     }

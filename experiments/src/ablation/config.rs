@@ -1,0 +1,339 @@
+//! The configuration of an ablation: a base, and variants that each change some of it.
+//!
+//! ```toml
+//! [ablation]
+//! name = "quickstart"
+//! baseline = "full"
+//! seeds = [0, 1]
+//!
+//! [task]      # what is learnt
+//! [model]     # what learns it
+//! [train]     # how
+//!
+//! [[variant]]
+//! name = "full"
+//! layers = "full*4"            # short for model.layers
+//!
+//! [[variant]]
+//! name = "few entries"
+//! layers = "swa full reuse*2"
+//! model.topk = 2               # any key of the base may be replaced
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use csa2_model::config::{ConfigError, ModelConfig};
+use csa2_model::cost::Cost;
+use csa2_train::config::{RunConfig, RunConfigError};
+use csa2_train::files::{self, FileError};
+use csa2_train::tasks::{Task, TaskError};
+use serde::Deserialize;
+use sha2::{Digest, Sha256};
+use thiserror::Error;
+use toml::{Table, Value};
+
+/// Why an ablation cannot be.
+#[derive(Debug, Error)]
+pub enum AblationError {
+    /// The file cannot be read.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The file is not the TOML it should be.
+    #[error("{}: {message}", path.display())]
+    Toml {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, with the place.
+        message: String,
+    },
+    /// A variant, or the base where there is none, is wrong.
+    #[error("{}: {place}: {message}", path.display())]
+    Variant {
+        /// The file.
+        path: PathBuf,
+        /// `variant "name"`.
+        place: String,
+        /// What is wrong.
+        message: String,
+    },
+}
+
+/// The file, before bases and variants are put together.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AblationFile {
+    ablation: Section,
+    task: Table,
+    model: Table,
+    train: Table,
+    #[serde(default)]
+    variant: Vec<VariantFile>,
+}
+
+/// The table `[ablation]`.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Section {
+    /// Name, which is also the folder's.
+    pub name: String,
+    /// One line for people (default: the name).
+    pub title: Option<String>,
+    /// What the ablation asks.
+    pub question: Option<String>,
+    /// The variant that the others are compared with (default: the first).
+    pub baseline: Option<String>,
+    /// One run of every variant per seed.
+    pub seeds: Vec<u64>,
+    /// Context length at which the table counts the work of a decoded token (default 65536).
+    #[serde(default = "decode_context")]
+    pub decode_context: u64,
+}
+
+fn decode_context() -> u64 {
+    65_536
+}
+
+/// One `[[variant]]`.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct VariantFile {
+    name: String,
+    note: Option<String>,
+    layers: Option<String>,
+    #[serde(default)]
+    task: Table,
+    #[serde(default)]
+    model: Table,
+    #[serde(default)]
+    train: Table,
+}
+
+/// An ablation, resolved and checked.
+pub struct AblationConfig {
+    /// The table `[ablation]`, with defaults filled in.
+    pub section: Section,
+    /// The variants in the order of the file.
+    pub variants: Vec<Variant>,
+    /// The file.
+    pub path: PathBuf,
+}
+
+/// One variant, resolved and checked.
+pub struct Variant {
+    /// Its name, which is also its folder's.
+    pub name: String,
+    /// A remark for the report.
+    pub note: Option<String>,
+    /// Flattened keys and values that differ from the base.
+    pub overrides: BTreeMap<String, String>,
+    /// Task, model (with the task's vocabulary) and training.
+    pub run: RunConfig,
+    /// The task, built.
+    pub task: Arc<dyn Task>,
+    /// What the model costs.
+    pub cost: Cost,
+}
+
+impl Variant {
+    /// Identifies everything that decides a run besides its seed: the resolved configuration, the data that the task read,
+    /// backend and thread count.
+    ///
+    /// # Errors
+    /// When the configuration has no JSON form.
+    pub fn hash(&self, backend: &str, threads: usize) -> Result<String, serde_json::Error> {
+        let parts = serde_json::json!({
+            "run": self.run,
+            "data": self.task.data_digest(),
+            "backend": backend,
+            "threads": threads,
+        });
+        // Keys of a JSON object are sorted, so the text does not depend on the order of the file.
+        let digest = Sha256::digest(serde_json::to_string(&parts)?);
+        Ok(digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect())
+    }
+}
+
+impl AblationConfig {
+    /// Reads and checks `path`. Files that a task names are looked for beside it.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or anything in it is wrong; the message says where.
+    pub fn load(path: &Path) -> Result<Self, AblationError> {
+        let text = read_text(path)?;
+        let file: AblationFile =
+            toml::from_str(&text).map_err(|error| toml_error(path, &error))?;
+        check_section(path, &file)?;
+        let folder = path.parent().unwrap_or(Path::new("."));
+        let mut tasks = TaskCache::default();
+        let mut variants = Vec::new();
+        for variant in &file.variant {
+            let at = |message: String| AblationError::Variant {
+                path: path.to_path_buf(),
+                place: format!("variant \"{}\"", variant.name),
+                message,
+            };
+            variants.push(resolve(&file, variant, folder, &mut tasks).map_err(at)?);
+        }
+        let mut section = file.ablation;
+        section.baseline = Some(section.baseline.unwrap_or_else(|| variants[0].name.clone()));
+        Ok(Self { section, variants, path: path.to_path_buf() })
+    }
+
+    /// The variant that the others are compared with.
+    pub fn baseline(&self) -> &str {
+        self.section.baseline.as_deref().unwrap_or_default()
+    }
+}
+
+/// Reads a configuration as text.
+///
+/// # Errors
+/// When the file cannot be read or is not UTF-8.
+pub fn read_text(path: &Path) -> Result<String, AblationError> {
+    String::from_utf8(files::read(path)?).map_err(|error| AblationError::Toml {
+        path: path.to_path_buf(),
+        message: format!("is not UTF-8 text: {error}"),
+    })
+}
+
+/// A parser's complaint with the file's name before it.
+pub fn toml_error(path: &Path, error: &toml::de::Error) -> AblationError {
+    AblationError::Toml { path: path.to_path_buf(), message: error.to_string().trim_end().to_string() }
+}
+
+fn check_section(path: &Path, file: &AblationFile) -> Result<(), AblationError> {
+    let refuse = |message: String| Err(AblationError::Toml { path: path.to_path_buf(), message });
+    let section = &file.ablation;
+    check_name("ablation.name", &section.name).or_else(&refuse)?;
+    if file.variant.is_empty() {
+        return refuse("has no [[variant]]; an ablation compares at least one, better two".into());
+    }
+    let mut names = BTreeSet::new();
+    for variant in &file.variant {
+        check_name("a variant's name", &variant.name).or_else(&refuse)?;
+        if !names.insert(variant.name.to_lowercase()) {
+            return refuse(format!("has two variants named \"{}\" (case does not count); rename one", variant.name));
+        }
+    }
+    if let Some(baseline) = section.baseline.as_ref().filter(|b| !file.variant.iter().any(|v| v.name == **b)) {
+        let names: Vec<&str> = file.variant.iter().map(|v| v.name.as_str()).collect();
+        return refuse(format!("ablation.baseline = \"{baseline}\" is no variant; the variants are: {}", names.join(", ")));
+    }
+    if section.seeds.is_empty() {
+        return refuse("ablation.seeds is empty; one seed makes one run of every variant, three give an interval".into());
+    }
+    if section.seeds.iter().collect::<BTreeSet<_>>().len() < section.seeds.len() {
+        return refuse(format!("ablation.seeds = {:?} names a seed twice; every seed is one run", section.seeds));
+    }
+    if section.decode_context == 0 {
+        return refuse("ablation.decode_context = 0: it is a context length in tokens, at least 1".into());
+    }
+    Ok(())
+}
+
+/// Names become folders.
+fn check_name(what: &str, name: &str) -> Result<(), String> {
+    let fine = |c: char| c.is_alphanumeric() || " -_.+@*=()".contains(c);
+    let plain = !name.starts_with([' ', '.', '-']) && !name.ends_with([' ', '.']);
+    if !name.is_empty() && name.len() <= 80 && plain && name.chars().all(fine) {
+        return Ok(());
+    }
+    Err(format!(
+        "{what} is {name:?}; a name becomes a folder, so it is 1 to 80 letters, digits, spaces or any of -_.+@*=(), \
+         without a space, point or minus at its start or a space or point at its end"
+    ))
+}
+
+/// Builds every task once, however many variants share it.
+#[derive(Default)]
+struct TaskCache(Vec<(csa2_train::tasks::TaskConfig, Arc<dyn Task>)>);
+
+impl TaskCache {
+    fn get(&mut self, config: &csa2_train::tasks::TaskConfig, folder: &Path) -> Result<Arc<dyn Task>, TaskError> {
+        if let Some((_, task)) = self.0.iter().find(|(known, _)| known == config) {
+            return Ok(task.clone());
+        }
+        let task: Arc<dyn Task> = Arc::from(config.build(folder)?);
+        self.0.push((config.clone(), task.clone()));
+        Ok(task)
+    }
+}
+
+fn resolve(file: &AblationFile, variant: &VariantFile, folder: &Path, tasks: &mut TaskCache) -> Result<Variant, String> {
+    if variant.layers.is_some() && variant.model.contains_key("layers") {
+        return Err("has `layers` and `model.layers`; keep one".into());
+    }
+    if variant.train.contains_key("tokens") {
+        return Err("replaces `train.tokens`; the budget is equal for all variants, set it in [train]".into());
+    }
+    let mut changes = Table::new();
+    let mut model = variant.model.clone();
+    model.extend(variant.layers.iter().map(|layers| ("layers".to_string(), Value::String(layers.clone()))));
+    for (name, table) in [("task", &variant.task), ("model", &model), ("train", &variant.train)] {
+        changes.insert(name.into(), Value::Table(table.clone()));
+    }
+    let mut whole = Table::new();
+    for (name, table) in [("task", &file.task), ("model", &file.model), ("train", &file.train)] {
+        whole.insert(name.into(), Value::Table(table.clone()));
+    }
+    if !file.model.contains_key("layers") && !model.contains_key("layers") {
+        return Err("has no `layers`, and neither has [model]; write the mix, such as layers = \"swa full reuse*2\"".into());
+    }
+    let overrides = flatten(&changes).into_iter().filter(|(key, _)| key != "model.layers").collect();
+    merge(&mut whole, changes);
+    let mut run: RunConfig = Value::Table(whole).try_into().map_err(|error: toml::de::Error| one_line(&error))?;
+    let task = tasks.get(&run.task, folder).map_err(|error| error.to_string())?;
+    run.model = run.model_for(&*task).map_err(|error: RunConfigError| error.to_string())?;
+    run.train.validate(task.seq_len()).map_err(|error| error.to_string())?;
+    check_buildable(&run.model, &*task)?;
+    let cost = Cost::of(&run.model).map_err(|error: ConfigError| error.to_string())?;
+    Ok(Variant { name: variant.name.clone(), note: variant.note.clone(), overrides, run, task, cost })
+}
+
+/// Finds out before any training starts that a model cannot be built.
+fn check_buildable(config: &ModelConfig, task: &dyn Task) -> Result<(), String> {
+    let hint = task.auxiliary().map(|auxiliary| auxiliary.after_layer);
+    csa2_model::model::check(config, hint).map(|_| ()).map_err(|error| error.to_string())
+}
+
+/// A merged table has no lines any more: the message with the key is what can be told.
+fn one_line(error: &toml::de::Error) -> String {
+    error.to_string().trim_end().replace('\n', " ")
+}
+
+/// Replaces keys of `base`; tables are merged key by key, except that another `kind` replaces the whole table.
+fn merge(base: &mut Table, changes: Table) {
+    for (key, change) in changes {
+        match (base.get_mut(&key), change) {
+            (Some(Value::Table(old)), Value::Table(new)) if same_kind(old, &new) => merge(old, new),
+            (_, change) => {
+                base.insert(key, change);
+            }
+        }
+    }
+}
+
+fn same_kind(old: &Table, new: &Table) -> bool {
+    new.get("kind").is_none_or(|kind| old.get("kind") == Some(kind))
+}
+
+/// Keys joined by points, and values as TOML prints them.
+fn flatten(table: &Table) -> BTreeMap<String, String> {
+    let mut flat = BTreeMap::new();
+    for (key, value) in table {
+        match value {
+            Value::Table(inner) => {
+                flat.extend(flatten(inner).into_iter().map(|(rest, value)| (format!("{key}.{rest}"), value)));
+            }
+            other => {
+                flat.insert(key.clone(), other.to_string());
+            }
+        }
+    }
+    flat
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,9 @@
+//! Ablations: what is compared, and running it to the end.
+
+mod config;
+mod progress;
+mod record;
+mod runner;
+
+pub use config::{AblationConfig, AblationError, Section, Variant, read_text, toml_error};
+pub use runner::{Ended, RunnerError, RunnerOptions, run};

@@ -1,0 +1,65 @@
+//! From a configuration to what `ablation.json` says of it.
+
+use csa2_train::tasks::Metric;
+
+use super::{AblationConfig, Variant};
+use crate::results::{AblationRecord, CostRecord, MetricRecord, SCHEMA, VariantRecord};
+
+/// What the report needs to know of the ablation. `hashes` are those of the variants, in their order.
+pub fn record(config: &AblationConfig, hashes: &[String], command: String) -> AblationRecord {
+    let first = &config.variants[0];
+    let section = &config.section;
+    let mut notes = Vec::new();
+    let tasks: std::collections::BTreeSet<String> = config.variants.iter().map(|v| v.task.describe()).collect();
+    if tasks.len() > 1 {
+        notes.push(format!("The variants differ in their task: {}.", tasks.iter().cloned().collect::<Vec<_>>().join("; ")));
+    }
+    if config.variants.iter().any(|variant| variant.run.train.dense > 0.0) {
+        notes.push("In the dense phase at the start of training every visible entry is attended; the final values are measured after it, with addresses chosen by the indexer.".into());
+    }
+    AblationRecord {
+        schema: SCHEMA,
+        name: section.name.clone(),
+        title: section.title.clone().unwrap_or_else(|| section.name.clone()),
+        question: section.question.clone(),
+        task: first.task.describe(),
+        baseline: config.baseline().into(),
+        variants: config.variants.iter().zip(hashes).map(|(v, hash)| variant_record(v, hash, section.decode_context)).collect(),
+        seeds: section.seeds.clone(),
+        budget_tokens: first.run.train.tokens,
+        metric: metric(first),
+        command: Some(command),
+        notes,
+    }
+}
+
+fn metric(variant: &Variant) -> MetricRecord {
+    let metric = variant.task.metric();
+    let plain = match metric {
+        Metric::Accuracy => "accuracy",
+        Metric::BitsPerByte => "bits per byte",
+    };
+    let (name, label) = match variant.task.metric_tag() {
+        Some(tag) => (format!("{}/{tag}", metric.name()), format!("{plain}, {tag}")),
+        None => (metric.name().to_string(), plain.to_string()),
+    };
+    MetricRecord { name, label, higher_is_better: metric.higher_is_better() }
+}
+
+fn variant_record(variant: &Variant, hash: &str, decode_context: u64) -> VariantRecord {
+    let cost = &variant.cost;
+    VariantRecord {
+        name: variant.name.clone(),
+        layers: variant.run.model.layers.to_string(),
+        note: variant.note.clone(),
+        overrides: variant.overrides.clone(),
+        config_hash: hash.into(),
+        cost: CostRecord {
+            parameters: u64::try_from(cost.parameters().total()).unwrap_or(u64::MAX),
+            bytes_per_token: cost.bytes_per_token().total.to_f64(),
+            window_bytes: u64::try_from(cost.window_bytes()).unwrap_or(u64::MAX),
+            decode_context,
+            decode_flops: cost.decode_flops(decode_context).weighted(),
+        },
+    }
+}

@@ -1,0 +1,65 @@
+//! The command line, one file a command.
+
+mod ablate;
+mod backends;
+mod plan;
+mod report;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Layer-mix ablations of Compressed Sparse Attention 2.
+#[derive(Debug, Parser)]
+#[command(name = "csa2", version, about, long_about = LONG, arg_required_else_help = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const LONG: &str = "Layer-mix ablations of Compressed Sparse Attention 2 (CSA2): write a mix of layers in one line of TOML, train \
+several mixes on the same budget, and read which one wins and at what cost.\n\n\
+Example:\n  csa2 ablate configs/quickstart.toml";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Train every variant of an ablation with every seed, then rank them in a report
+    Ablate(ablate::Args),
+    /// Show what a mix is and costs, before anything is trained
+    Plan(plan::Args),
+    /// Rebuild the report of an ablation, or join several
+    Report(report::Args),
+    /// List the backends that this binary has
+    Backends(backends::Args),
+}
+
+/// What a command says when it cannot go on.
+pub type Failure = Box<dyn std::error::Error>;
+
+/// Runs the command line and says how it ended.
+pub fn main(cli: &Cli) -> ExitCode {
+    let ended = match &cli.command {
+        Command::Ablate(args) => ablate::run(args),
+        Command::Plan(args) => plan::run(args),
+        Command::Report(args) => report::run(args),
+        Command::Backends(args) => backends::run(args),
+    };
+    ended.unwrap_or_else(|error| {
+        eprintln!("error: {error}");
+        ExitCode::FAILURE
+    })
+}
+
+/// Prints to standard output; a reader that has gone away (`csa2 plan … | head`) is no error.
+fn print(text: &str) -> Result<(), Failure> {
+    use std::io::{ErrorKind, Write};
+    match std::io::stdout().write_all(text.as_bytes()).and_then(|()| std::io::stdout().flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(format!("standard output: {error}").into()),
+        _ => Ok(()),
+    }
+}
+
+/// Width of the terminal in columns, or what a page holds where there is none.
+fn terminal_width() -> u16 {
+    console::Term::stdout().size_checked().map_or(120, |(_, columns)| columns)
+}

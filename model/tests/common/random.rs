@@ -1,0 +1,53 @@
+//! Reproducible random inputs.
+
+use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use rand_distr::{Distribution, StandardNormal};
+
+/// A stream of random numbers.
+pub struct Source(pub StdRng);
+
+impl Source {
+    pub fn new(seed: u64) -> Self {
+        Self(StdRng::seed_from_u64(seed))
+    }
+
+    /// Standard normal numbers, the same ones in either format up to rounding.
+    pub fn normal<const D: usize>(&mut self, dims: [usize; D], device: &Device, dtype: DType) -> Tensor<D> {
+        let values: Vec<f64> = StandardNormal.sample_iter(&mut self.0).take(dims.iter().product()).collect();
+        Tensor::from_data(TensorData::new(values, dims), (device, dtype))
+    }
+
+    /// Whole numbers of at most `largest`, either sign: sums of products are exact in any order, and equal sums are many.
+    pub fn whole<const D: usize>(
+        &mut self,
+        dims: [usize; D],
+        largest: i32,
+        device: &Device,
+        dtype: DType,
+    ) -> Tensor<D> {
+        let count = dims.iter().product();
+        let values: Vec<f64> = (0..count).map(|_| self.0.random_range(-largest..=largest) as f64).collect();
+        Tensor::from_data(TensorData::new(values, dims), (device, dtype))
+    }
+
+    /// Lists of up to `width` row numbers below `entries`, in any order and with repetitions; a third of the lists are
+    /// empty, and gaps may stand anywhere.
+    pub fn lists(&mut self, [batch, seq, width]: [usize; 3], entries: usize, device: &Device) -> Tensor<3, Int> {
+        let mut values = Vec::with_capacity(batch * seq * width);
+        for _ in 0..batch * seq {
+            let empty = entries == 0 || self.0.random_bool(1.0 / 3.0);
+            values.extend((0..width).map(|_| match empty || self.0.random_bool(0.25) {
+                true => -1,
+                false => self.0.random_range(0..entries) as i32,
+            }));
+        }
+        Tensor::from_data(TensorData::new(values, [batch, seq, width]), device)
+    }
+
+    /// Token ids below `vocabulary`.
+    pub fn tokens(&mut self, [batch, seq]: [usize; 2], vocabulary: usize) -> Vec<i32> {
+        (0..batch * seq).map(|_| self.0.random_range(0..vocabulary) as i32).collect()
+    }
+}

@@ -1,0 +1,137 @@
+//! Small models of any mix, and what tests ask of them.
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use burn::module::{Module, ModuleMapper, Param};
+use burn::tensor::{DType, Device, Gradients, Int, Tensor, TensorData, activation};
+use csa2_model::attention::Context;
+use csa2_model::checkpoint::weights;
+use csa2_model::config::{FfnConfig, ModelConfig, PoolConfig, YarnConfig};
+use csa2_model::init::initialize;
+use csa2_model::model::{Model, ModelOutput};
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use rand_distr::{Distribution, StandardNormal};
+
+use super::TakeGradient;
+
+/// Token ids of the small models.
+pub const VOCABULARY: usize = 11;
+
+/// Mixes that together hold every mode, every pair of source and reader, ratios 1, 2 and 4, and pools.
+pub const MIXES: [&str; 6] = [
+    "swa*2",
+    "dense*2",
+    "full reuse*2",
+    "swa full@2 reindex reuse stale@2 reuse",
+    "full@2 full+pool reuse reindex reuse",
+    "full@4+pool reindex stale@4 dense swa",
+];
+
+/// A model with every optional part: query rank, output groups, stretched positions, a pool where the mix has one.
+pub fn config(mix: &str) -> ModelConfig {
+    let layers: csa2_model::mix::LayerPlan = mix.parse().unwrap();
+    ModelConfig {
+        pool: layers.has_pool().then_some(PoolConfig { blocks: 2, block_size: 2 }),
+        layers,
+        vocab_size: Some(VOCABULARY),
+        d_model: 12,
+        heads: 4,
+        head_dim: 8,
+        rope_dim: 4,
+        query_rank: Some(10),
+        output_groups: 2,
+        output_rank: Some(6),
+        window: 3,
+        topk: 3,
+        index_heads: 2,
+        index_dim: 6,
+        yarn: Some(YarnConfig { factor: 4.0, original_length: 16, beta_fast: 32.0, beta_slow: 1.0 }),
+        ffn: FfnConfig::Dense { width: 14 },
+        ..ModelConfig::small().unwrap()
+    }
+}
+
+/// A model whose weights depend on a weight's path and `seed` alone, with gains and sinks away from 1 and 0.
+pub fn model(config: &ModelConfig, seed: u64, device: &Device) -> Model {
+    let stream = |path: &str| {
+        let mut hasher = DefaultHasher::new();
+        (seed, path).hash(&mut hasher);
+        StdRng::seed_from_u64(hasher.finish())
+    };
+    let model = initialize(Model::new(config, None, device).unwrap(), 0.0, stream);
+    model.map(&mut Shake { path: Vec::new(), stream })
+}
+
+/// Adds noise to the parameters that start as constants.
+struct Shake<F> {
+    path: Vec<String>,
+    stream: F,
+}
+
+impl<F: Fn(&str) -> StdRng> ModuleMapper for Shake<F> {
+    fn enter_module(&mut self, name: &str, _container: &str) {
+        self.path.push(name.to_string());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.path.pop();
+    }
+
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        if D > 1 {
+            return param;
+        }
+        let random = (self.stream)(&format!("shake {}", self.path.join(".")));
+        param.map(|tensor| {
+            let (dims, tracked) = (tensor.dims(), tensor.is_require_grad());
+            let device = tensor.device();
+            let options = (&device, tensor.dtype());
+            let noise = StandardNormal.sample_iter(random).take(dims.iter().product()).map(|x: f64| 0.3 * x);
+            let noise = Tensor::from_data(TensorData::new(noise.collect::<Vec<f64>>(), dims), options);
+            (Tensor::from_data(tensor.into_data(), options) + noise).set_require_grad(tracked)
+        })
+    }
+}
+
+/// Token ids as a tensor `[B, S]`.
+pub fn ids(tokens: &[i32], [batch, seq]: [usize; 2], device: &Device) -> Tensor<2, Int> {
+    Tensor::from_data(TensorData::new(tokens.to_vec(), [batch, seq]), device)
+}
+
+/// The forward pass of `model` over `tokens` of `shape`, in f32.
+pub fn forward(
+    model: &Model,
+    config: &ModelConfig,
+    tokens: &[i32],
+    shape: [usize; 2],
+    settings: impl FnOnce(Context) -> Context,
+) -> ModelOutput {
+    let device = model.devices().remove(0);
+    let cx = settings(Context::new(config, shape[1], DType::F32, &device));
+    model.forward(ids(tokens, shape, &device), &cx)
+}
+
+/// Cross-entropy against the tokens themselves, `[1]`.
+pub fn language_loss(logits: Tensor<3>, tokens: &[i32]) -> Tensor<1> {
+    let [batch, seq, _] = logits.dims();
+    let targets = ids(tokens, [batch, seq], &logits.device()).unsqueeze_dim::<3>(2);
+    activation::log_softmax(logits, 2).gather(2, targets).mean().neg()
+}
+
+/// Gradients of every parameter, by official name; zeros where there is none.
+pub fn gradients(model: &Model, grads: &Gradients) -> BTreeMap<String, Vec<f32>> {
+    let filled = model.clone().map(&mut TakeGradient(grads));
+    weights(&filled).unwrap().into_iter().map(|(name, weight)| (name, weight.values)).collect()
+}
+
+/// The numbers' bits: equality of these tells 0 from -0 and holds for NaN.
+pub fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+/// A tensor's numbers in f32.
+pub fn floats<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+    tensor.into_data().convert::<f32>().try_to_vec().unwrap()
+}

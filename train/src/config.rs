@@ -1,0 +1,270 @@
+//! What one run is: task, model and training, as configurations say it.
+
+use csa2_model::config::{ConfigError, ModelConfig};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::tasks::{Task, TaskConfig};
+
+/// One run, without its seed. Unknown keys are refused.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RunConfig {
+    /// What is learnt.
+    pub task: TaskConfig,
+    /// What learns it.
+    pub model: ModelConfig,
+    /// How.
+    pub train: TrainConfig,
+}
+
+impl RunConfig {
+    /// The model's configuration with the task's vocabulary, checked.
+    ///
+    /// # Errors
+    /// When the model's configuration is wrong, or names another vocabulary than the task's.
+    pub fn model_for(&self, task: &dyn Task) -> Result<ModelConfig, RunConfigError> {
+        let expected = task.vocab_size();
+        if let Some(found) = self.model.vocab_size.filter(|&found| found != expected) {
+            return Err(RunConfigError::Vocabulary { found, expected, task: task.kind() });
+        }
+        let model = ModelConfig { vocab_size: Some(expected), ..self.model.clone() };
+        model.validate()?;
+        Ok(model)
+    }
+}
+
+/// How a run trains. Unknown keys are refused.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TrainConfig {
+    /// Budget in training tokens (prompt and targets alike), used up to the last whole step.
+    pub tokens: u64,
+    /// Sequences in a step.
+    pub batch: usize,
+    /// Peak learning rate.
+    pub learning_rate: f64,
+    /// Share of the steps over which the learning rate rises from 0 (default 0.05).
+    #[serde(default = "warmup")]
+    pub warmup: f64,
+    /// Share of the peak at which the cosine ends (default 0.1).
+    #[serde(default = "final_learning_rate")]
+    pub final_learning_rate: f64,
+    /// Decoupled weight decay of matrices; gains and sinks have none (default 0.01).
+    #[serde(default = "weight_decay")]
+    pub weight_decay: f64,
+    /// Decay rates of `AdamW`'s two moments (default 0.9, 0.95).
+    #[serde(default = "betas")]
+    pub betas: [f64; 2],
+    /// Largest norm of the gradient, for the trunk and for the indexers apart (default 1).
+    #[serde(default = "clip")]
+    pub clip: f64,
+    /// Factor of the indexers' KL loss; 0 trains no indexer (default 1). The technical report states no indexer loss: this
+    /// one is csa2's choice.
+    #[serde(default = "index_loss")]
+    pub index_loss: f64,
+    /// Share of the steps, at the start, in which every visible entry is attended while everything trains (default 0).
+    #[serde(default)]
+    pub dense: f64,
+    /// Steps between two lines on the training batches (default 10).
+    #[serde(default = "log_every")]
+    pub log_every: u64,
+    /// Steps between two evaluations (default 50); the end is always evaluated.
+    #[serde(default = "evaluate_every")]
+    pub evaluate_every: u64,
+    /// Steps between two checkpoints (default 100); the end always leaves one.
+    #[serde(default = "checkpoint_every")]
+    pub checkpoint_every: u64,
+}
+
+fn warmup() -> f64 {
+    0.05
+}
+fn final_learning_rate() -> f64 {
+    0.1
+}
+fn weight_decay() -> f64 {
+    0.01
+}
+fn betas() -> [f64; 2] {
+    [0.9, 0.95]
+}
+fn clip() -> f64 {
+    1.0
+}
+fn index_loss() -> f64 {
+    1.0
+}
+fn log_every() -> u64 {
+    10
+}
+fn evaluate_every() -> u64 {
+    50
+}
+fn checkpoint_every() -> u64 {
+    100
+}
+
+/// A run that cannot be.
+#[derive(Debug, Error)]
+pub enum RunConfigError {
+    /// A training setting that cannot be.
+    #[error("`train.{key} = {value}`: {right}")]
+    Train {
+        /// The key.
+        key: &'static str,
+        /// The value found.
+        value: String,
+        /// What would be right.
+        right: String,
+    },
+    /// The model's configuration is wrong.
+    #[error("model: {0}")]
+    Model(#[from] ConfigError),
+    /// Model and task disagree.
+    #[error(
+        "`model.vocab_size = {found}`, but the task `{task}` has {expected} token ids; leave it out, the task sets it"
+    )]
+    Vocabulary {
+        /// The value found.
+        found: usize,
+        /// The task's.
+        expected: usize,
+        /// The task.
+        task: &'static str,
+    },
+}
+
+impl TrainConfig {
+    /// Steps that the budget pays for, with sequences of `seq_len` tokens.
+    pub fn steps(&self, seq_len: usize) -> u64 {
+        self.tokens / self.tokens_per_step(seq_len).max(1)
+    }
+
+    /// Tokens that a step trains on.
+    pub fn tokens_per_step(&self, seq_len: usize) -> u64 {
+        (self.batch as u64).saturating_mul(seq_len as u64)
+    }
+
+    /// Steps at the start in which every visible entry is attended.
+    pub fn dense_steps(&self, seq_len: usize) -> u64 {
+        (self.dense * self.steps(seq_len) as f64).round() as u64
+    }
+
+    /// Checks the settings for sequences of `seq_len` tokens.
+    ///
+    /// # Errors
+    /// The first setting that cannot be, with what would be right.
+    pub fn validate(&self, seq_len: usize) -> Result<(), RunConfigError> {
+        let refuse = |key, value: &dyn std::fmt::Debug, right: &str| {
+            Err(RunConfigError::Train { key, value: format!("{value:?}"), right: right.into() })
+        };
+        if self.batch == 0 || self.batch > 1 << 20 {
+            return refuse("batch", &self.batch, "a step needs 1 to 1048576 sequences");
+        }
+        if self.steps(seq_len) == 0 {
+            let need = self.tokens_per_step(seq_len);
+            return refuse("tokens", &self.tokens, &format!("one step takes {need} tokens (batch x sequence length)"));
+        }
+        let share = |x: f64| (0.0..=1.0).contains(&x);
+        let shares =
+            [("warmup", self.warmup), ("final_learning_rate", self.final_learning_rate), ("dense", self.dense)];
+        for (key, value) in shares {
+            if !share(value) {
+                return refuse(key, &value, "a share lies between 0 and 1");
+            }
+        }
+        if !(self.learning_rate > 0.0 && self.learning_rate <= 1e3) {
+            return refuse("learning_rate", &self.learning_rate, "it must be above 0 (and not above 1000)");
+        }
+        if !(self.clip > 0.0 && self.clip.is_finite()) {
+            return refuse(
+                "clip",
+                &self.clip,
+                "the largest gradient norm must be above 0; a large number clips nothing",
+            );
+        }
+        for (key, value) in [("weight_decay", self.weight_decay), ("index_loss", self.index_loss)] {
+            if !(value >= 0.0 && value.is_finite()) {
+                return refuse(key, &value, "it must be 0 or above");
+            }
+        }
+        if self.betas.iter().any(|beta| !(0.0..1.0).contains(beta)) {
+            return refuse("betas", &self.betas, "both must be at least 0 and below 1");
+        }
+        for (key, value) in [
+            ("log_every", self.log_every),
+            ("evaluate_every", self.evaluate_every),
+            ("checkpoint_every", self.checkpoint_every),
+        ] {
+            if value == 0 {
+                return refuse(key, &value, "it is a number of steps, at least 1");
+            }
+        }
+        Ok(())
+    }
+
+    /// Learning rate of step `step` (counted from 0) of `steps`: linear warm-up, then a cosine.
+    pub fn learning_rate_at(&self, step: u64, steps: u64) -> f64 {
+        let warmup = (self.warmup * steps as f64).round();
+        let done = step as f64;
+        if done < warmup {
+            return self.learning_rate * (done + 1.0) / (warmup + 1.0);
+        }
+        let progress = (done - warmup) / (steps as f64 - warmup).max(1.0);
+        let cosine = 0.5 * (1.0 + (std::f64::consts::PI * progress).cos());
+        self.learning_rate * (self.final_learning_rate + (1.0 - self.final_learning_rate) * cosine)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config() -> TrainConfig {
+        toml::from_str("tokens = 160000\nbatch = 32\nlearning_rate = 3e-3").unwrap()
+    }
+
+    #[test]
+    fn the_budget_is_used_up_to_the_last_whole_step() {
+        assert_eq!(config().steps(48), 104);
+        assert_eq!(TrainConfig { dense: 0.4, ..config() }.dense_steps(48), 42);
+    }
+
+    #[test]
+    fn the_learning_rate_rises_and_falls() {
+        let config = config();
+        let rates: Vec<f64> = (0..100).map(|step| config.learning_rate_at(step, 100)).collect();
+        assert!(rates[0] > 0.0 && rates[0] < rates[4]);
+        assert!((rates[5] - 3e-3).abs() < 1e-12, "{}", rates[5]);
+        assert!(rates[5..].windows(2).all(|pair| pair[0] > pair[1]));
+        assert!((rates[99] - 3e-4).abs() < 1e-5, "{}", rates[99]);
+    }
+
+    #[test]
+    fn settings_that_cannot_be_are_refused_by_name() {
+        let refused = |change: fn(&mut TrainConfig)| {
+            let mut config = config();
+            change(&mut config);
+            config.validate(48).unwrap_err().to_string()
+        };
+        assert_eq!(refused(|c| c.batch = 0), "`train.batch = 0`: a step needs 1 to 1048576 sequences");
+        assert_eq!(
+            refused(|c| c.tokens = 1000),
+            "`train.tokens = 1000`: one step takes 1536 tokens (batch x sequence length)"
+        );
+        assert_eq!(refused(|c| c.dense = 1.5), "`train.dense = 1.5`: a share lies between 0 and 1");
+        assert!(refused(|c| c.learning_rate = f64::NAN).starts_with("`train.learning_rate = NaN`"));
+        assert!(refused(|c| c.clip = 0.0).starts_with("`train.clip = 0.0`"));
+        assert!(refused(|c| c.betas = [0.9, 1.0]).starts_with("`train.betas = [0.9, 1.0]`"));
+        assert!(refused(|c| c.index_loss = -1.0).starts_with("`train.index_loss = -1.0`"));
+        assert!(refused(|c| c.evaluate_every = 0).starts_with("`train.evaluate_every = 0`"));
+        assert!(config().validate(48).is_ok());
+    }
+
+    #[test]
+    fn unknown_keys_are_refused() {
+        let error = toml::from_str::<TrainConfig>("tokens = 1\nbatch = 1\nlearning_rate = 1.0\nlr = 2").unwrap_err();
+        assert!(error.to_string().contains("unknown field `lr`"), "{error}");
+    }
+}

@@ -1,0 +1,149 @@
+//! Writing files so that a reader, or a crash at any moment, meets the old file or the new one and nothing between.
+
+use std::fs::{self, File, Permissions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use tempfile::{Builder, NamedTempFile};
+use thiserror::Error;
+
+/// Why a file cannot be written or read. Every message names it.
+#[derive(Debug, Error)]
+pub enum FileError {
+    /// The disk is full.
+    #[error("{}: no space left on the disk; free some and run the same command again, nothing already written is lost", path.display())]
+    NoSpace {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file cannot be written.
+    #[error("{}: cannot be written: {source}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The file cannot be read.
+    #[error("{}: cannot be read: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The file's content is not what its name promises.
+    #[error("{}: {message}", path.display())]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        message: String,
+    },
+}
+
+impl FileError {
+    /// Tells a full disk from other failures to write.
+    pub fn writing(path: &Path, source: io::Error) -> Self {
+        let path = path.to_path_buf();
+        match source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::NoSpace { path },
+            _ => Self::Write { path, source },
+        }
+    }
+
+    /// A failure to read.
+    pub fn reading(path: &Path, source: io::Error) -> Self {
+        Self::Read { path: path.to_path_buf(), source }
+    }
+
+    /// Wrong content.
+    pub fn content(path: &Path, message: impl ToString) -> Self {
+        Self::Content { path: path.to_path_buf(), message: message.to_string() }
+    }
+}
+
+/// Writes `bytes` under `path`: to a temporary name in the same folder, synced, renamed, and the folder synced.
+///
+/// # Errors
+/// When the file cannot be written; what stood under `path` is then unchanged.
+pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
+    try_write(path, bytes).map_err(|source| FileError::writing(path, source))
+}
+
+fn try_write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut file = temporary(parent)?;
+    file.write_all(bytes)?;
+    file.as_file().sync_all()?;
+    file.persist(path).map_err(|error| error.error)?;
+    sync_folder(parent)
+}
+
+/// A temporary file is private to its user by default; a result is as readable as any other new file.
+#[cfg(unix)]
+fn temporary(parent: &Path) -> io::Result<NamedTempFile> {
+    use std::os::unix::fs::PermissionsExt;
+    Builder::new().prefix(".partial-").permissions(Permissions::from_mode(0o666)).tempfile_in(parent)
+}
+
+#[cfg(not(unix))]
+fn temporary(parent: &Path) -> io::Result<NamedTempFile> {
+    Builder::new().prefix(".partial-").tempfile_in(parent)
+}
+
+/// Makes a rename last through a power cut; only Unix can sync a folder.
+#[cfg(unix)]
+fn sync_folder(folder: &Path) -> io::Result<()> {
+    File::open(folder)?.sync_all()
+}
+
+#[cfg(not(unix))]
+fn sync_folder(_folder: &Path) -> io::Result<()> {
+    Ok(())
+}
+
+/// Makes a folder and those above it.
+///
+/// # Errors
+/// When it cannot be made.
+pub fn make_folder(path: &Path) -> Result<(), FileError> {
+    fs::create_dir_all(path).map_err(|source| FileError::writing(path, source))
+}
+
+/// Reads a whole file.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn read(path: &Path) -> Result<Vec<u8>, FileError> {
+    fs::read(path).map_err(|source| FileError::reading(path, source))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_replaced_whole_and_nothing_is_left_behind() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.json");
+        write_atomic(&path, b"one").unwrap();
+        write_atomic(&path, b"two").unwrap();
+        assert_eq!(read(&path).unwrap(), b"two");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn errors_name_the_file() {
+        let missing = Path::new("no-such-folder/a.json");
+        assert!(
+            write_atomic(missing, b"x")
+                .unwrap_err()
+                .to_string()
+                .starts_with("no-such-folder/a.json: cannot be written")
+        );
+        assert!(read(missing).unwrap_err().to_string().starts_with("no-such-folder/a.json: cannot be read"));
+        let full = FileError::writing(missing, io::ErrorKind::StorageFull.into());
+        assert!(full.to_string().contains("no space left"), "{full}");
+    }
+}

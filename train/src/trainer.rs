@@ -1,0 +1,379 @@
+//! The training loop of one run: from a configuration and a seed to metrics, a checkpoint and final values.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use burn::module::Module;
+use burn::optim::GradientsParams;
+use burn::tensor::{DType, Device, Tensor, TensorReadError};
+use csa2_model::attention::{Context, Phase};
+use csa2_model::init::initialize;
+use csa2_model::model::{BuildError, Model, ModelOutput};
+use thiserror::Error;
+
+use crate::checkpoints::{Store, StoreError};
+use crate::config::{RunConfig, RunConfigError};
+use crate::evaluate::{Tally, evaluate, tokens};
+use crate::files::{self, FileError};
+use crate::losses::Targets;
+use crate::metrics::{MetricLine, MetricsFile, Split};
+use crate::optimizer::{GradientNorms, Optimizer};
+use crate::prefetch::{Prefetch, PrefetchError};
+use crate::random;
+use crate::tasks::{Batch, Task};
+
+/// Why a run stopped.
+#[derive(Debug, Error)]
+pub enum TrainError {
+    /// The configuration cannot be.
+    #[error(transparent)]
+    Config(#[from] RunConfigError),
+    /// The model cannot be built.
+    #[error("model: {0}")]
+    Build(#[from] BuildError),
+    /// A file cannot be written or read.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// A checkpoint cannot be written or read.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The device failed.
+    #[error("the device failed: {0}")]
+    Device(#[from] TensorReadError),
+    /// No batch.
+    #[error(transparent)]
+    Batch(#[from] PrefetchError),
+    /// The loss or a gradient is not a number.
+    #[error("step {step}: {what} is not finite; first seen in {place}; {}", last_good(checkpoint.as_ref()))]
+    NotFinite {
+        /// Steps taken before.
+        step: u64,
+        /// Loss or gradient.
+        what: &'static str,
+        /// The layer or parameter.
+        place: String,
+        /// `state.json` of the last checkpoint and its step.
+        checkpoint: Option<(PathBuf, u64)>,
+    },
+    /// The folder holds a run of another configuration.
+    #[error("{}: holds a run of another configuration (its hash is {found}, this one's is {expected})", path.display())]
+    OtherRun {
+        /// The run's folder.
+        path: PathBuf,
+        /// The hash found.
+        found: String,
+        /// The hash of this configuration.
+        expected: String,
+    },
+}
+
+fn last_good(checkpoint: Option<&(PathBuf, u64)>) -> String {
+    match checkpoint {
+        Some((path, step)) => format!("the last good checkpoint is that of step {step} ({})", path.display()),
+        None => "there is no checkpoint before it".into(),
+    }
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Outcome {
+    /// The budget is used up.
+    Finished(Finished),
+    /// It was asked to stop; a checkpoint of this step is on disk.
+    Interrupted {
+        /// Steps taken.
+        step: u64,
+    },
+}
+
+/// What a finished run reports.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Finished {
+    /// Steps taken.
+    pub steps: u64,
+    /// Tokens trained on.
+    pub tokens: u64,
+    /// Validation values at the end, addresses sparse.
+    pub values: BTreeMap<String, f64>,
+    /// Seconds spent training and evaluating, over all sessions of the run.
+    pub seconds: f64,
+}
+
+/// One run to be trained.
+pub struct Trainer<'a> {
+    /// Task, model and training.
+    pub config: &'a RunConfig,
+    /// The task, built.
+    pub task: Arc<dyn Task>,
+    /// Seed of data and initialisation.
+    pub seed: u64,
+    /// Identifies the configuration in checkpoints.
+    pub config_hash: &'a str,
+    /// Where the run lies on disk.
+    pub folder: &'a Path,
+    /// Where it computes, without automatic differentiation.
+    pub device: Device,
+    /// Set from outside to end the run at the next step with a checkpoint.
+    pub stop: &'a AtomicBool,
+    /// Told after every step how many are done.
+    pub progress: &'a (dyn Fn(u64) + Sync),
+}
+
+/// What lives from step to step.
+struct Progress {
+    model: Model,
+    optimizer: Optimizer,
+    step: u64,
+    metrics: MetricsFile,
+    checkpoint: Option<u64>,
+    started: Instant,
+    seconds_before: f64,
+}
+
+impl Progress {
+    fn seconds(&self) -> f64 {
+        self.seconds_before + self.started.elapsed().as_secs_f64()
+    }
+}
+
+/// Losses of one step.
+struct StepLosses {
+    total: Tensor<1>,
+    hint: Option<Tensor<1>>,
+}
+
+impl Trainer<'_> {
+    /// Steps that the budget pays for.
+    pub fn steps(&self) -> u64 {
+        self.config.train.steps(self.task.seq_len())
+    }
+
+    /// Trains from the last checkpoint, or from the start, to the end of the budget.
+    ///
+    /// # Errors
+    /// When configuration, files or device fail, or when a loss or gradient is not finite.
+    pub fn run(&self) -> Result<Outcome, TrainError> {
+        let seq = self.task.seq_len();
+        self.config.train.validate(seq)?;
+        let device = self.device.clone().autodiff();
+        let steps = self.steps();
+        let dense_steps = self.config.train.dense_steps(seq);
+        let mut now = self.start(&device)?;
+        let model_config = self.model_config()?;
+        let indexed = self.config.train.index_loss > 0.0;
+        let training = Context::new(&model_config, seq, DType::F32, &device).with_index_loss(indexed);
+        let measuring = Context::new(&model_config, seq, DType::F32, &self.device).with_index_loss(true);
+        let phase = |step: u64| if step < dense_steps { Phase::Dense } else { Phase::Sparse };
+        let at = |cx: &Context, step: u64| cx.clone().with_phase(phase(step));
+        if now.step == 0 {
+            self.measure(&mut now, &at(&measuring, 0))?;
+        }
+        let batches = Prefetch::start(self.task.clone(), self.seed, self.config.train.batch, now.step..steps)?;
+        for batch in batches {
+            let (step, batch) = batch?;
+            if self.stop.load(Ordering::Relaxed) {
+                self.save(&mut now)?;
+                return Ok(Outcome::Interrupted { step: now.step });
+            }
+            self.step(&mut now, &batch, &at(&training, step), steps, &device)?;
+            let done = now.step;
+            if done.is_multiple_of(self.config.train.evaluate_every) || done == steps {
+                // The end is judged as the model will be used.
+                let cx = if done == steps { measuring.clone() } else { at(&measuring, step) };
+                self.measure(&mut now, &cx)?;
+            }
+            if done.is_multiple_of(self.config.train.checkpoint_every) || done == steps {
+                self.save(&mut now)?;
+            }
+            (self.progress)(done);
+        }
+        let values = evaluate(&now.model.valid(), &*self.task, &measuring, self.config.train.batch, &self.device)?;
+        let tokens = now.step * self.config.train.tokens_per_step(seq);
+        Ok(Outcome::Finished(Finished { steps: now.step, tokens, values, seconds: now.seconds() }))
+    }
+
+    /// The model's configuration with the task's vocabulary.
+    fn model_config(&self) -> Result<csa2_model::config::ModelConfig, TrainError> {
+        Ok(self.config.model_for(&*self.task)?)
+    }
+
+    fn start(&self, device: &Device) -> Result<Progress, TrainError> {
+        files::make_folder(self.folder)?;
+        let hint = self.task.auxiliary().map(|auxiliary| auxiliary.after_layer);
+        let config = self.model_config()?;
+        let model = Model::new(&config, hint, device)?;
+        let store = Store::new(self.folder);
+        let state = store.state()?;
+        if let Some(state) = state.as_ref().filter(|state| state.config_hash != self.config_hash) {
+            let (path, found) = (self.folder.to_path_buf(), state.config_hash.clone());
+            return Err(TrainError::OtherRun { path, found, expected: self.config_hash.into() });
+        }
+        let metrics = self.folder.join("metrics.jsonl");
+        let metrics = MetricsFile::open(metrics, state.as_ref().map_or(0, |state| state.metrics_bytes))?;
+        let started = Instant::now();
+        Ok(match state {
+            Some(state) => Progress {
+                model: store.load_model(&state, model)?,
+                optimizer: store.load_optimizer(&state, &self.config.train, &self.device)?,
+                step: state.step,
+                metrics,
+                checkpoint: Some(state.step),
+                started,
+                seconds_before: state.seconds,
+            },
+            None => Progress {
+                model: initialize(model, config.sink_init, |path| {
+                    random::stream(self.seed, &format!("{}/{path}", random::INITIALISATION), 0)
+                }),
+                optimizer: Optimizer::new(&self.config.train),
+                step: 0,
+                metrics,
+                checkpoint: None,
+                started,
+                seconds_before: 0.0,
+            },
+        })
+    }
+
+    fn save(&self, now: &mut Progress) -> Result<(), TrainError> {
+        let bytes = now.metrics.sync()?;
+        let seconds = now.seconds();
+        Store::new(self.folder).save(&now.model, &now.optimizer, now.step, bytes, seconds, self.config_hash)?;
+        now.checkpoint = Some(now.step);
+        Ok(())
+    }
+
+    /// One optimizer step.
+    fn step(
+        &self,
+        now: &mut Progress,
+        batch: &Batch,
+        cx: &Context,
+        steps: u64,
+        device: &Device,
+    ) -> Result<(), TrainError> {
+        let rate = self.config.train.learning_rate_at(now.step, steps);
+        let output = now.model.forward(tokens(batch, device), cx);
+        let losses = self.losses(batch, &output);
+        let total = losses.total.clone().try_into_scalar::<f32>()?;
+        if !total.is_finite() {
+            return Err(self.not_finite_loss(now, batch, cx, device)?);
+        }
+        let mut grads = losses.total.backward();
+        let grads = GradientsParams::from_module(&mut grads, &now.model);
+        let norms = Optimizer::norms(&now.model, &grads);
+        if let Some(last) = norms.broken.last() {
+            // Gradients run from the last layer to the first: the last broken one is where it began.
+            return Err(self.not_finite(now, "the gradient", last.clone()));
+        }
+        now.model = now.optimizer.step(now.model.clone(), grads, &norms, rate);
+        now.step += 1;
+        if now.step.is_multiple_of(self.config.train.log_every) {
+            self.log(now, batch, cx, &output, losses.hint, &norms, rate)?;
+        }
+        Ok(())
+    }
+
+    /// The language model's loss, the auxiliary head's and the indexers'.
+    fn losses(&self, batch: &Batch, output: &ModelOutput) -> StepLosses {
+        let device = output.logits.device();
+        let mean = |targets: &[i32], logits: Tensor<3>| {
+            let targets = Targets::new(targets);
+            targets.select(logits).map(|logits| targets.cross_entropy(logits).mean())
+        };
+        let mut total = mean(&batch.targets, output.logits.clone()).unwrap_or_else(|| Tensor::zeros([1], &device));
+        let hint = match (&batch.hint_targets, &output.hint) {
+            (Some(targets), Some(logits)) => mean(targets, logits.clone()),
+            _ => None,
+        };
+        if let (Some(hint), Some(auxiliary)) = (&hint, self.task.auxiliary()) {
+            total = total + hint.clone().mul_scalar(auxiliary.weight);
+        }
+        for (_, loss) in &output.index_losses {
+            total = total + loss.clone().mul_scalar(self.config.train.index_loss);
+        }
+        StepLosses { total, hint }
+    }
+
+    fn log(
+        &self,
+        now: &mut Progress,
+        batch: &Batch,
+        cx: &Context,
+        output: &ModelOutput,
+        hint: Option<Tensor<1>>,
+        norms: &GradientNorms,
+        rate: f64,
+    ) -> Result<(), TrainError> {
+        let mut tally = Tally::new(&*self.task);
+        tally.add(batch, output)?;
+        let mut values = tally.values();
+        // The groups' shares of one batch are too few to be worth a line.
+        values.retain(|name, _| !name.contains('/') || name.starts_with("index_kl"));
+        if let Some(hint) = hint {
+            values.insert("hint_loss".into(), f64::from(hint.try_into_scalar::<f32>()?));
+        }
+        values.insert("grad_norm".into(), norms.trunk);
+        if norms.indexers > 0.0 {
+            values.insert("grad_norm_indexers".into(), norms.indexers);
+        }
+        values.insert("lr".into(), rate);
+        self.append(now, Split::Train, cx.phase, values)
+    }
+
+    fn measure(&self, now: &mut Progress, cx: &Context) -> Result<(), TrainError> {
+        let values = evaluate(&now.model.valid(), &*self.task, cx, self.config.train.batch, &self.device)?;
+        self.append(now, Split::Validation, cx.phase, values)
+    }
+
+    fn append(
+        &self,
+        now: &mut Progress,
+        split: Split,
+        phase: Phase,
+        values: BTreeMap<String, f64>,
+    ) -> Result<(), TrainError> {
+        let tokens = now.step * self.config.train.tokens_per_step(self.task.seq_len());
+        Ok(now.metrics.append(&MetricLine { step: now.step, tokens, split, phase, values })?)
+    }
+
+    fn not_finite(&self, now: &Progress, what: &'static str, place: String) -> TrainError {
+        let path = Store::new(self.folder).state_path();
+        TrainError::NotFinite { step: now.step, what, place, checkpoint: now.checkpoint.map(|step| (path, step)) }
+    }
+
+    /// Runs the batch again and looks at the residual stream after every layer.
+    fn not_finite_loss(
+        &self,
+        now: &Progress,
+        batch: &Batch,
+        cx: &Context,
+        device: &Device,
+    ) -> Result<TrainError, TrainError> {
+        let mut first = Ok(None);
+        let output = now.model.forward_watched(tokens(batch, device), cx, |layer, x| {
+            if let Ok(None) = first {
+                first = finite(x.clone().abs().sum()).map(|fine| (!fine).then_some(layer));
+            }
+        });
+        let mode = |layer: usize| now.model.layers()[layer].attention().mode();
+        if let Some(layer) = first? {
+            let place = format!("the residual stream after layer {layer} ({})", mode(layer));
+            return Ok(self.not_finite(now, "the loss", place));
+        }
+        for (layer, loss) in output.index_losses {
+            if !finite(loss)? {
+                let place = format!("the indexer's loss of layer {layer} ({})", mode(layer));
+                return Ok(self.not_finite(now, "the loss", place));
+            }
+        }
+        Ok(self.not_finite(now, "the loss", "the head".into()))
+    }
+}
+
+fn finite(sum: Tensor<1>) -> Result<bool, TensorReadError> {
+    Ok(sum.try_into_scalar::<f32>()?.is_finite())
+}
