@@ -32,9 +32,7 @@ pub enum StatsError {
         value: f64,
     },
     /// The two sides of a paired difference have no seed in common.
-    #[error(
-        "no seed in common: a paired difference needs at least one seed that both sides finished"
-    )]
+    #[error("no seed in common: a paired difference needs at least one seed that both sides finished")]
     NoSharedSeed,
 }
 
@@ -54,8 +52,7 @@ pub struct Estimate {
 impl Estimate {
     /// The 95% interval of the mean, `None` for one value.
     pub fn interval(&self) -> Option<(f64, f64)> {
-        self.half_width
-            .map(|half| (self.mean - half, self.mean + half))
+        self.half_width.map(|half| (self.mean - half, self.mean + half))
     }
 }
 
@@ -95,9 +92,7 @@ pub fn t_quantile_975(degrees: usize) -> f64 {
 /// # Errors
 /// [`StatsError::Empty`] without values, [`StatsError::NotFinite`] for NaN or an infinity.
 pub fn estimate(values: &[f64]) -> Result<Estimate, StatsError> {
-    let scale = values
-        .iter()
-        .fold(0.0_f64, |scale, value| scale.max(value.abs()));
+    let scale = values.iter().fold(0.0_f64, |scale, value| scale.max(value.abs()));
     estimate_at_scale(values, scale)
 }
 
@@ -109,17 +104,13 @@ pub fn paired_difference(
     variant: &BTreeMap<u64, f64>,
     baseline: &BTreeMap<u64, f64>,
 ) -> Result<PairedDifference, StatsError> {
-    let pairs: Vec<(u64, f64, f64)> = variant
-        .iter()
-        .filter_map(|(seed, value)| baseline.get(seed).map(|base| (*seed, *value, *base)))
-        .collect();
+    let pairs: Vec<(u64, f64, f64)> =
+        variant.iter().filter_map(|(seed, value)| baseline.get(seed).map(|base| (*seed, *value, *base))).collect();
     if pairs.is_empty() {
         return Err(StatsError::NoSharedSeed);
     }
     let differences: Vec<f64> = pairs.iter().map(|(_, value, base)| value - base).collect();
-    let scale = pairs.iter().fold(0.0_f64, |scale, (_, value, base)| {
-        scale.max(value.abs()).max(base.abs())
-    });
+    let scale = pairs.iter().fold(0.0_f64, |scale, (_, value, base)| scale.max(value.abs()).max(base.abs()));
     let estimate = estimate_at_scale(&differences, scale)?;
     Ok(PairedDifference {
         seeds: pairs.iter().map(|(seed, _, _)| *seed).collect(),
@@ -142,10 +133,7 @@ fn verdict(estimate: &Estimate) -> Verdict {
 /// error counts as zero, so that equal differences such as 0.3 - 0.2 and 0.4 - 0.3 have no spread.
 fn estimate_at_scale(values: &[f64], scale: f64) -> Result<Estimate, StatsError> {
     if let Some(index) = values.iter().position(|value| !value.is_finite()) {
-        return Err(StatsError::NotFinite {
-            position: index + 1,
-            value: values[index],
-        });
+        return Err(StatsError::NotFinite { position: index + 1, value: values[index] });
     }
     if values.is_empty() {
         return Err(StatsError::Empty);
@@ -159,12 +147,7 @@ fn estimate_at_scale(values: &[f64], scale: f64) -> Result<Estimate, StatsError>
         without_rounding((squares / (n - 1) as f64).sqrt())
     });
     let half_width = sd.map(|sd| t_quantile_975(n - 1) * sd / (n as f64).sqrt());
-    Ok(Estimate {
-        n,
-        mean: without_rounding(mean),
-        sd,
-        half_width,
-    })
+    Ok(Estimate { n, mean: without_rounding(mean), sd, half_width })
 }
 
 #[cfg(test)]
@@ -172,10 +155,7 @@ mod tests {
     use super::*;
 
     fn close(left: f64, right: f64, tolerance: f64) {
-        assert!(
-            (left - right).abs() <= tolerance,
-            "{left} is not within {tolerance} of {right}"
-        );
+        assert!((left - right).abs() <= tolerance, "{left} is not within {tolerance} of {right}");
     }
 
     fn by_seed(values: &[(u64, f64)]) -> BTreeMap<u64, f64> {
@@ -184,16 +164,8 @@ mod tests {
 
     #[test]
     fn quantiles_match_the_printed_tables() {
-        let table = [
-            (1, 12.7062),
-            (2, 4.3027),
-            (3, 3.1824),
-            (4, 2.7764),
-            (5, 2.5706),
-            (9, 2.2622),
-            (29, 2.0452),
-            (99, 1.9842),
-        ];
+        let table =
+            [(1, 12.7062), (2, 4.3027), (3, 3.1824), (4, 2.7764), (5, 2.5706), (9, 2.2622), (29, 2.0452), (99, 1.9842)];
         for (degrees, expected) in table {
             close(t_quantile_975(degrees), expected, 5e-5);
         }
@@ -218,25 +190,13 @@ mod tests {
         let estimate = estimate(&[1.0, 2.0, 3.0]).unwrap();
         close(estimate.mean, 2.0, 1e-12);
         close(estimate.sd.unwrap(), 1.0, 1e-12);
-        close(
-            estimate.half_width.unwrap(),
-            4.302_653 / 3.0_f64.sqrt(),
-            1e-6,
-        );
+        close(estimate.half_width.unwrap(), 4.302_653 / 3.0_f64.sqrt(), 1e-6);
     }
 
     #[test]
     fn one_seed_has_a_mean_and_nothing_else() {
         let estimate = estimate(&[0.5]).unwrap();
-        assert_eq!(
-            estimate,
-            Estimate {
-                n: 1,
-                mean: 0.5,
-                sd: None,
-                half_width: None
-            }
-        );
+        assert_eq!(estimate, Estimate { n: 1, mean: 0.5, sd: None, half_width: None });
         assert_eq!(estimate.interval(), None);
     }
 
@@ -265,26 +225,16 @@ mod tests {
         assert_eq!(difference.seeds, [1, 2]);
         // Differences 0.4 and 0.3: mean 0.35, half width 12.7062 · 0.05.
         close(difference.estimate.mean, 0.35, 1e-12);
-        close(
-            difference.estimate.half_width.unwrap(),
-            12.7062 * 0.05,
-            1e-5,
-        );
+        close(difference.estimate.half_width.unwrap(), 12.7062 * 0.05, 1e-5);
         assert_eq!(difference.verdict, Verdict::IncludesZero);
-        assert_eq!(
-            paired_difference(&variant, &by_seed(&[(3, 0.9)])),
-            Err(StatsError::NoSharedSeed)
-        );
+        assert_eq!(paired_difference(&variant, &by_seed(&[(3, 0.9)])), Err(StatsError::NoSharedSeed));
     }
 
     #[test]
     fn pairing_removes_noise_that_the_seeds_share() {
         let baseline = by_seed(&[(1, 0.10), (2, 0.50), (3, 0.90)]);
         let variant = by_seed(&[(1, 0.15), (2, 0.56), (3, 0.95)]);
-        assert_eq!(
-            paired_difference(&variant, &baseline).unwrap().verdict,
-            Verdict::ExcludesZero
-        );
+        assert_eq!(paired_difference(&variant, &baseline).unwrap().verdict, Verdict::ExcludesZero);
     }
 
     #[test]
@@ -296,9 +246,6 @@ mod tests {
         let same = paired_difference(&by_seed(&[(1, 0.3), (2, 0.4)]), &baseline).unwrap();
         assert_eq!(same.verdict, Verdict::NoSpread);
         let equal = paired_difference(&baseline, &baseline).unwrap();
-        assert_eq!(
-            (equal.verdict, equal.estimate.mean),
-            (Verdict::IncludesZero, 0.0)
-        );
+        assert_eq!((equal.verdict, equal.estimate.mean), (Verdict::IncludesZero, 0.0));
     }
 }

@@ -123,8 +123,7 @@ fn official_names_and_shapes() {
 }
 
 #[test]
-fn linear_weights_lie_outputs_first() {
-    // One number of `wkv` moves one channel of the window's latent before its norm: seen through the official layout.
+fn without_ranks_there_is_one_matrix_each() {
     let mut config = small::config("swa");
     (config.query_rank, config.output_rank, config.output_groups) = (None, None, 1);
     let found = weights(&small::model(&config, 1, &Device::flex())).unwrap();

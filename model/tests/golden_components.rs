@@ -34,7 +34,8 @@ impl BlockRow {
         let keys = TensorData::new(keys.collect::<Vec<f32>>(), [1, entries, 2]);
         // A query sees nothing where its group of two tokens is incomplete.
         let (seq, ratio) = if self.visible == 0 { (1, 2) } else { (self.visible, 1) };
-        let row = |values: [f32; 2]| Tensor::<3>::from_data(TensorData::new(values.to_vec(), [1, 1, 2]), (&device, dtype));
+        let row =
+            |values: [f32; 2]| Tensor::<3>::from_data(TensorData::new(values.to_vec(), [1, 1, 2]), (&device, dtype));
         let first = row([1.0, 0.0]).unsqueeze_dim::<4>(2);
         let second = row([0.0, 1.0]).unsqueeze_dim::<4>(2);
         let q = Tensor::cat(vec![first, second], 2).repeat_dim(1, seq);
@@ -56,8 +57,7 @@ fn block_rows() -> Vec<BlockRow> {
         let mask = golden.values(&format!("row{at:03}.mask"));
         let (size, blocks) = (number("block_size"), number("topk_blocks"));
         let kept = |block: &usize| mask[block * size] != 0.0;
-        let mut expected: Vec<i64> =
-            (0..mask.len().div_ceil(size)).filter(kept).map(|block| block as i64).collect();
+        let mut expected: Vec<i64> = (0..mask.len().div_ceil(size)).filter(kept).map(|block| block as i64).collect();
         for (j, &inside) in mask.iter().enumerate() {
             assert_eq!(inside != 0.0, expected.contains(&((j / size) as i64)), "the mask is made of whole blocks");
         }

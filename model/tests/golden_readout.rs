@@ -47,22 +47,30 @@ fn check(case: &str, dtype: DType, reference: bool) {
 
 #[test]
 fn operator_in_f64() {
-    CASES.iter().for_each(|case| check(case, DType::F64, false));
+    for case in CASES {
+        check(case, DType::F64, false);
+    }
 }
 
 #[test]
 fn operator_in_f32() {
-    CASES.iter().for_each(|case| check(case, DType::F32, false));
+    for case in CASES {
+        check(case, DType::F32, false);
+    }
 }
 
 #[test]
 fn reference_in_f64() {
-    CASES.iter().for_each(|case| check(case, DType::F64, true));
+    for case in CASES {
+        check(case, DType::F64, true);
+    }
 }
 
 #[test]
 fn reference_in_f32() {
-    CASES.iter().for_each(|case| check(case, DType::F32, true));
+    for case in CASES {
+        check(case, DType::F32, true);
+    }
 }
 
 #[test]

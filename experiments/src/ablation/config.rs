@@ -162,8 +162,7 @@ impl AblationConfig {
     /// When the file cannot be read, or anything in it is wrong; the message says where.
     pub fn load(path: &Path) -> Result<Self, AblationError> {
         let text = read_text(path)?;
-        let file: AblationFile =
-            toml::from_str(&text).map_err(|error| toml_error(path, &error))?;
+        let file: AblationFile = toml::from_str(&text).map_err(|error| toml_error(path, &error))?;
         check_section(path, &file)?;
         let folder = path.parent().unwrap_or(Path::new("."));
         let mut tasks = TaskCache::default();
@@ -219,10 +218,15 @@ fn check_section(path: &Path, file: &AblationFile) -> Result<(), AblationError> 
     }
     if let Some(baseline) = section.baseline.as_ref().filter(|b| !file.variant.iter().any(|v| v.name == **b)) {
         let names: Vec<&str> = file.variant.iter().map(|v| v.name.as_str()).collect();
-        return refuse(format!("ablation.baseline = \"{baseline}\" is no variant; the variants are: {}", names.join(", ")));
+        return refuse(format!(
+            "ablation.baseline = \"{baseline}\" is no variant; the variants are: {}",
+            names.join(", ")
+        ));
     }
     if section.seeds.is_empty() {
-        return refuse("ablation.seeds is empty; one seed makes one run of every variant, three give an interval".into());
+        return refuse(
+            "ablation.seeds is empty; one seed makes one run of every variant, three give an interval".into(),
+        );
     }
     if section.seeds.iter().collect::<BTreeSet<_>>().len() < section.seeds.len() {
         return refuse(format!("ablation.seeds = {:?} names a seed twice; every seed is one run", section.seeds));
@@ -235,13 +239,13 @@ fn check_section(path: &Path, file: &AblationFile) -> Result<(), AblationError> 
 
 /// Names become folders.
 fn check_name(what: &str, name: &str) -> Result<(), String> {
-    let fine = |c: char| c.is_alphanumeric() || " -_.+@*=()".contains(c);
+    let fine = |c: char| c.is_alphanumeric() || " -_.,+@*=()".contains(c);
     let plain = !name.starts_with([' ', '.', '-']) && !name.ends_with([' ', '.']);
     if !name.is_empty() && name.len() <= 80 && plain && name.chars().all(fine) {
         return Ok(());
     }
     Err(format!(
-        "{what} is {name:?}; a name becomes a folder, so it is 1 to 80 letters, digits, spaces or any of -_.+@*=(), \
+        "{what} is {name:?}; a name becomes a folder, so it is 1 to 80 letters, digits, spaces or any of -_.,+@*=(), \
          without a space, point or minus at its start or a space or point at its end"
     ))
 }
@@ -261,7 +265,12 @@ impl TaskCache {
     }
 }
 
-fn resolve(file: &AblationFile, variant: &VariantFile, folder: &Path, tasks: &mut TaskCache) -> Result<Variant, String> {
+fn resolve(
+    file: &AblationFile,
+    variant: &VariantFile,
+    folder: &Path,
+    tasks: &mut TaskCache,
+) -> Result<Variant, String> {
     if variant.layers.is_some() && variant.model.contains_key("layers") {
         return Err("has `layers` and `model.layers`; keep one".into());
     }
@@ -279,11 +288,13 @@ fn resolve(file: &AblationFile, variant: &VariantFile, folder: &Path, tasks: &mu
         whole.insert(name.into(), Value::Table(table.clone()));
     }
     if !file.model.contains_key("layers") && !model.contains_key("layers") {
-        return Err("has no `layers`, and neither has [model]; write the mix, such as layers = \"swa full reuse*2\"".into());
+        return Err(
+            "has no `layers`, and neither has [model]; write the mix, such as layers = \"swa full reuse*2\"".into()
+        );
     }
     let overrides = flatten(&changes).into_iter().filter(|(key, _)| key != "model.layers").collect();
     merge(&mut whole, changes);
-    let mut run: RunConfig = Value::Table(whole).try_into().map_err(|error: toml::de::Error| one_line(&error))?;
+    let mut run: RunConfig = Value::Table(whole).try_into().map_err(|error: toml::de::Error| error.to_string().trim_end().to_string())?;
     let task = tasks.get(&run.task, folder).map_err(|error| error.to_string())?;
     run.model = run.model_for(&*task).map_err(|error: RunConfigError| error.to_string())?;
     run.train.validate(task.seq_len()).map_err(|error| error.to_string())?;
@@ -296,11 +307,6 @@ fn resolve(file: &AblationFile, variant: &VariantFile, folder: &Path, tasks: &mu
 fn check_buildable(config: &ModelConfig, task: &dyn Task) -> Result<(), String> {
     let hint = task.auxiliary().map(|auxiliary| auxiliary.after_layer);
     csa2_model::model::check(config, hint).map(|_| ()).map_err(|error| error.to_string())
-}
-
-/// A merged table has no lines any more: the message with the key is what can be told.
-fn one_line(error: &toml::de::Error) -> String {
-    error.to_string().trim_end().replace('\n', " ")
 }
 
 /// Replaces keys of `base`; tables are merged key by key, except that another `kind` replaces the whole table.

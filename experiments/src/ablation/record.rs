@@ -12,7 +12,10 @@ pub fn record(config: &AblationConfig, hashes: &[String], command: String) -> Ab
     let mut notes = Vec::new();
     let tasks: std::collections::BTreeSet<String> = config.variants.iter().map(|v| v.task.describe()).collect();
     if tasks.len() > 1 {
-        notes.push(format!("The variants differ in their task: {}.", tasks.iter().cloned().collect::<Vec<_>>().join("; ")));
+        notes.push(format!(
+            "The variants differ in their task: {}.",
+            tasks.iter().cloned().collect::<Vec<_>>().join("; ")
+        ));
     }
     if config.variants.iter().any(|variant| variant.run.train.dense > 0.0) {
         notes.push("In the dense phase at the start of training every visible entry is attended; the final values are measured after it, with addresses chosen by the indexer.".into());
@@ -24,7 +27,12 @@ pub fn record(config: &AblationConfig, hashes: &[String], command: String) -> Ab
         question: section.question.clone(),
         task: first.task.describe(),
         baseline: config.baseline().into(),
-        variants: config.variants.iter().zip(hashes).map(|(v, hash)| variant_record(v, hash, section.decode_context)).collect(),
+        variants: config
+            .variants
+            .iter()
+            .zip(hashes)
+            .map(|(v, hash)| variant_record(v, hash, section.decode_context))
+            .collect(),
         seeds: section.seeds.clone(),
         budget_tokens: first.run.train.tokens,
         metric: metric(first),

@@ -273,7 +273,9 @@ impl SharedQueue<'_> {
         let summary = match outcome {
             Ok(Ok(Outcome::Interrupted { .. })) => return Ok(None),
             Ok(Ok(Outcome::Finished(finished))) => summary(job, options, Ok(finished)),
-            Ok(Err(error @ TrainError::NotFinite { step, .. })) => summary(job, options, Err((step, error.to_string()))),
+            Ok(Err(error @ TrainError::NotFinite { step, .. })) => {
+                summary(job, options, Err((step, error.to_string())))
+            }
             Ok(Err(error)) => {
                 let (variant, seed) = (job.variant.name.clone(), job.seed);
                 return Err(RunnerError::Run { variant, seed, error: Box::new(error) });

@@ -12,7 +12,9 @@ use crate::report;
 
 /// Arguments of `csa2 ablate`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  csa2 ablate configs/quickstart.toml\n\nThe command may be stopped at any time (Ctrl-C, or even killed): run it again and it goes on where it was.")]
+#[command(
+    after_help = "Example:\n  csa2 ablate configs/quickstart.toml\n\nThe command may be stopped at any time (Ctrl-C, or even killed): run it again and it goes on where it was."
+)]
 pub struct Args {
     /// The ablation's configuration
     config: PathBuf,
@@ -66,7 +68,11 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
             super::print(&format!("\n{}\n", report::terminal_table(&ablations, super::terminal_width()).trim_end()))?;
             eprintln!("\nreport: {}", out.join("report.html").display());
             if failed > 0 {
-                return Err(format!("{failed} run{} failed; the report lists the reasons", if failed == 1 { "" } else { "s" }).into());
+                return Err(format!(
+                    "{failed} run{} failed; the report lists the reasons",
+                    if failed == 1 { "" } else { "s" }
+                )
+                .into());
             }
             Ok(ExitCode::SUCCESS)
         }

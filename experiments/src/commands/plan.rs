@@ -12,7 +12,9 @@ use crate::plan::{render_dot, render_json, render_text};
 
 /// Arguments of `csa2 plan`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  csa2 plan configs/models/deepseek-v4.1-flash.toml\n  csa2 plan configs/quickstart.toml --variant windows\n  csa2 plan configs/models/small.toml --dot | dot -Tsvg > plan.svg")]
+#[command(
+    after_help = "Examples:\n  csa2 plan configs/models/deepseek-v4.1-flash.toml\n  csa2 plan configs/quickstart.toml --variant windows\n  csa2 plan configs/models/small.toml --dot | dot -Tsvg > plan.svg"
+)]
 pub struct Args {
     /// A model (a file with a [model] table), an ablation, or a Hugging Face config.json
     config: PathBuf,
@@ -40,9 +42,8 @@ struct ModelFile {
 /// When the configuration cannot be read or is wrong.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let models = models(&args.config, args.variant.as_deref())?;
-    let at = |name: &str, error: ConfigError| -> Failure {
-        format!("{}: {name}: {error}", args.config.display()).into()
-    };
+    let at =
+        |name: &str, error: ConfigError| -> Failure { format!("{}: {name}: {error}", args.config.display()).into() };
     if args.json {
         let plans: Result<Vec<_>, Failure> =
             models.iter().map(|(name, model)| render_json(name, model).map_err(|e| at(name, e))).collect();
@@ -72,10 +73,9 @@ fn models(path: &Path, only: Option<&str>) -> Result<Vec<(String, ModelConfig)>,
             return Err(format!("{}: holds one model, no variant \"{variant}\"", path.display()).into());
         }
         let file: ModelFile = toml::from_str(&text).map_err(|error| toml_error(path, &error))?;
-        file.model.validate().map_err(|error| AblationError::Toml {
-            path: path.to_path_buf(),
-            message: error.to_string(),
-        })?;
+        file.model
+            .validate()
+            .map_err(|error| AblationError::Toml { path: path.to_path_buf(), message: error.to_string() })?;
         return Ok(vec![(name, file.model)]);
     }
     let ablation = AblationConfig::load(path)?;

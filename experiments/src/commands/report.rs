@@ -8,7 +8,9 @@ use crate::report;
 
 /// Arguments of `csa2 report`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  csa2 report runs/quickstart\n  csa2 report runs/layer-mix runs/text --out runs/joint")]
+#[command(
+    after_help = "Examples:\n  csa2 report runs/quickstart\n  csa2 report runs/layer-mix runs/text --out runs/joint"
+)]
 pub struct Args {
     /// Folders of ablations
     #[arg(required = true)]

@@ -87,11 +87,8 @@ impl<'a> Analysis<'a> {
             .find(|variant| variant.record.name == ablation.record.baseline)
             .map(|variant| final_values(ablation, variant))
             .unwrap_or_default();
-        let mut rows: Vec<Row<'a>> = ablation
-            .variants
-            .iter()
-            .map(|variant| row(ablation, variant, &baseline))
-            .collect();
+        let mut rows: Vec<Row<'a>> =
+            ablation.variants.iter().map(|variant| row(ablation, variant, &baseline)).collect();
         rows.sort_by(|left, right| order(&ablation.record.metric, left, right));
         set_ranks(&mut rows);
         set_front(&mut rows, ablation.record.metric.higher_is_better);
@@ -105,9 +102,7 @@ impl<'a> Analysis<'a> {
 
     /// The rows that have a result, best first.
     pub fn ranked(&self) -> impl Iterator<Item = (&Row<'a>, Estimate)> {
-        self.rows
-            .iter()
-            .filter_map(|row| row.estimate.map(|estimate| (row, estimate)))
+        self.rows.iter().filter_map(|row| row.estimate.map(|estimate| (row, estimate)))
     }
 
     /// The row of the baseline.
@@ -117,10 +112,7 @@ impl<'a> Analysis<'a> {
 
     /// The runs that do not count, by variant, in the order of the table.
     pub fn without_result(&self) -> Vec<(&'a Variant, &'a Run)> {
-        let runs = self
-            .rows
-            .iter()
-            .flat_map(|row| row.variant.runs.iter().map(move |run| (row.variant, run)));
+        let runs = self.rows.iter().flat_map(|row| row.variant.runs.iter().map(move |run| (row.variant, run)));
         runs.filter(|(_, run)| run.summary().is_none()).collect()
     }
 }
@@ -128,12 +120,7 @@ impl<'a> Analysis<'a> {
 /// The metric at the end of each run that counts, by seed.
 fn final_values(ablation: &Ablation, variant: &Variant) -> BTreeMap<u64, f64> {
     let name = &ablation.record.metric.name;
-    let value = |run: &Run| {
-        run.summary()?
-            .final_values
-            .get(name)
-            .map(|value| (run.seed, *value))
-    };
+    let value = |run: &Run| run.summary()?.final_values.get(name).map(|value| (run.seed, *value));
     variant.runs.iter().filter_map(value).collect()
 }
 
@@ -141,20 +128,13 @@ fn row<'a>(ablation: &Ablation, variant: &'a Variant, baseline: &BTreeMap<u64, f
     let values = final_values(ablation, variant);
     let numbers: Vec<f64> = values.values().copied().collect();
     let is_baseline = variant.record.name == ablation.record.baseline;
-    let difference = if is_baseline {
-        None
-    } else {
-        stats::paired_difference(&values, baseline).ok()
-    };
+    let difference = if is_baseline { None } else { stats::paired_difference(&values, baseline).ok() };
     let effect = match &difference {
         _ if is_baseline => Effect::Baseline,
         Some(difference) => effect(difference, ablation.record.metric.higher_is_better),
         None => Effect::Missing,
     };
-    let speeds = variant
-        .runs
-        .iter()
-        .filter_map(|run| run.summary().map(|summary| summary.tokens_per_second));
+    let speeds = variant.runs.iter().filter_map(|run| run.summary().map(|summary| summary.tokens_per_second));
     let speeds: Vec<f64> = speeds.filter(|speed| speed.is_finite()).collect();
     Row {
         variant,
@@ -171,9 +151,7 @@ fn row<'a>(ablation: &Ablation, variant: &'a Variant, baseline: &BTreeMap<u64, f
 /// What a paired difference says, given the direction of the metric.
 pub fn effect(difference: &PairedDifference, higher_is_better: bool) -> Effect {
     match difference.verdict {
-        Verdict::ExcludesZero if (difference.estimate.mean > 0.0) == higher_is_better => {
-            Effect::Better
-        }
+        Verdict::ExcludesZero if (difference.estimate.mean > 0.0) == higher_is_better => Effect::Better,
         Verdict::ExcludesZero => Effect::Worse,
         Verdict::IncludesZero => Effect::NotSettled,
         Verdict::OneSeed => Effect::OneSeed,
@@ -187,11 +165,7 @@ pub fn order(metric: &MetricRecord, left: &Row, right: &Row) -> Ordering {
     match (&left.estimate, &right.estimate) {
         (Some(a), Some(b)) => {
             let ascending = a.mean.total_cmp(&b.mean);
-            let by_metric = if metric.higher_is_better {
-                ascending.reverse()
-            } else {
-                ascending
-            };
+            let by_metric = if metric.higher_is_better { ascending.reverse() } else { ascending };
             by_metric.then(bytes(left).total_cmp(&bytes(right)))
         }
         (Some(_), None) => Ordering::Less,
@@ -220,20 +194,14 @@ fn set_front(rows: &mut [Row], higher_is_better: bool) {
     let sign = if higher_is_better { 1.0 } else { -1.0 };
     let points: Vec<Option<(f64, f64)>> = rows
         .iter()
-        .map(|row| {
-            row.estimate.map(|estimate| {
-                (
-                    sign * estimate.mean,
-                    row.variant.record.cost.bytes_per_token,
-                )
-            })
-        })
+        .map(|row| row.estimate.map(|estimate| (sign * estimate.mean, row.variant.record.cost.bytes_per_token)))
         .collect();
     for (row, point) in rows.iter_mut().zip(&points) {
         row.on_front = point.is_some_and(|(quality, bytes)| {
-            !points.iter().flatten().any(|(other, cost)| {
-                *other >= quality && *cost <= bytes && (*other > quality || *cost < bytes)
-            })
+            !points
+                .iter()
+                .flatten()
+                .any(|(other, cost)| *other >= quality && *cost <= bytes && (*other > quality || *cost < bytes))
         });
     }
 }
@@ -246,15 +214,8 @@ pub fn near_best(means: impl Iterator<Item = f64>) -> usize {
         return 0;
     };
     let reach = 0.1 * (best - worst).abs();
-    let close = means
-        .iter()
-        .filter(|mean| (*mean - best).abs() <= reach)
-        .count();
-    if close > 1 && close < means.len() {
-        close
-    } else {
-        0
-    }
+    let close = means.iter().filter(|mean| (*mean - best).abs() <= reach).count();
+    if close > 1 && close < means.len() { close } else { 0 }
 }
 
 #[cfg(test)]
@@ -263,11 +224,7 @@ mod tests {
     use crate::report::testing::{Fake, ablation};
 
     fn names<'a>(analysis: &Analysis<'a>) -> Vec<&'a str> {
-        analysis
-            .rows
-            .iter()
-            .map(|row| row.variant.record.name.as_str())
-            .collect()
+        analysis.rows.iter().map(|row| row.variant.record.name.as_str()).collect()
     }
 
     #[test]
@@ -322,9 +279,6 @@ mod tests {
         let at = |means: &[f64]| near_best(means.iter().copied());
         assert_eq!(at(&[0.99, 0.98, 0.97, 0.07]), 3);
         assert_eq!(at(&[1.5, 1.52, 2.9]), 2);
-        assert_eq!(
-            [at(&[0.9, 0.5, 0.1]), at(&[0.9, 0.9]), at(&[0.9]), at(&[])],
-            [0; 4]
-        );
+        assert_eq!([at(&[0.9, 0.5, 0.1]), at(&[0.9, 0.9]), at(&[0.9]), at(&[])], [0; 4]);
     }
 }

@@ -12,11 +12,7 @@ use crate::results::RunSummary;
 pub fn table_head(titles: &[String], left: usize) -> String {
     let mut out = String::from("<div class=\"wide\">\n<table>\n<thead><tr>");
     for (index, title) in titles.iter().enumerate() {
-        let class = if index < left {
-            ""
-        } else {
-            " class=\"number\""
-        };
+        let class = if index < left { "" } else { " class=\"number\"" };
         out.push_str(&format!("<th{class}>{}</th>", escape(title)));
     }
     out.push_str("</tr></thead>\n<tbody>\n");
@@ -24,30 +20,16 @@ pub fn table_head(titles: &[String], left: usize) -> String {
 }
 
 pub fn ranking(analysis: &Analysis, styles: &Styles) -> String {
-    let titles = ["#", "variant and mix"]
-        .map(str::to_owned)
-        .into_iter()
-        .chain(headers(analysis));
+    let titles = ["#", "variant and mix"].map(str::to_owned).into_iter().chain(headers(analysis));
     let mut out = table_head(&titles.collect::<Vec<_>>(), 2);
     for row in &analysis.rows {
         let cells = Cells::new(row);
-        let class = if row.effect == Effect::Baseline {
-            " class=\"baseline\""
-        } else {
-            ""
-        };
-        out.push_str(&format!(
-            "<tr{class}><td>{}</td>{}",
-            escape(&cells.rank),
-            name_cell(row, styles)
-        ));
+        let class = if row.effect == Effect::Baseline { " class=\"baseline\"" } else { "" };
+        out.push_str(&format!("<tr{class}><td>{}</td>{}", escape(&cells.rank), name_cell(row, styles)));
         for text in [&cells.metric, &cells.seeds, &cells.difference] {
             out.push_str(&format!("<td class=\"number\">{}</td>", escape(text)));
         }
-        out.push_str(&format!(
-            "<td class=\"number\">{}</td>",
-            verdict(row.effect)
-        ));
+        out.push_str(&format!("<td class=\"number\">{}</td>", verdict(row.effect)));
         for text in [&cells.parameters, &cells.bytes, &cells.flops, &cells.speed] {
             out.push_str(&format!("<td class=\"number\">{}</td>", escape(text)));
         }
@@ -81,10 +63,7 @@ fn verdict(effect: Effect) -> String {
         Effect::Worse => ("worse", "▼ "),
         _ => ("open", ""),
     };
-    format!(
-        "<span class=\"verdict {class}\">{sign}{}</span>",
-        effect.word()
-    )
+    format!("<span class=\"verdict {class}\">{sign}{}</span>", effect.word())
 }
 
 /// A small sample of a variant's line and marker colour.
@@ -92,9 +71,7 @@ pub fn swatch(style: Option<&Style>) -> String {
     let Some(style) = style else {
         return String::new();
     };
-    let dash = style.dash.map_or_else(String::new, |(on, off)| {
-        format!(" stroke-dasharray=\"{on} {off}\"")
-    });
+    let dash = style.dash.map_or_else(String::new, |(on, off)| format!(" stroke-dasharray=\"{on} {off}\""));
     format!(
         "<svg class=\"swatch\" viewBox=\"0 0 26 10\" aria-hidden=\"true\"><path d=\"M0 5H26\" stroke=\"{0}\" \
          stroke-width=\"3\"{dash}/>{1}</svg>",
@@ -122,17 +99,12 @@ pub fn figure(chart: &Figure, styles: &Styles) -> String {
         Layout::Pair if chart.panels.len() > 1 => " class=\"pair\"",
         Layout::Pair | Layout::Stacked => "",
     };
-    let mut out = format!(
-        "<figure{class}>\n<h4>{}</h4>\n<div class=\"drawings\">\n",
-        escape(&chart.title)
-    );
+    let mut out = format!("<figure{class}>\n<h4>{}</h4>\n<div class=\"drawings\">\n", escape(&chart.title));
     for (name, svg) in &chart.panels {
-        let heading = name.as_ref().map_or_else(String::new, |name| {
-            format!("<h5>{}{}</h5>\n", swatch(styles.get(name)), escape(name))
-        });
-        out.push_str(&format!(
-            "<div class=\"drawing\">{heading}<div class=\"scroll\">{svg}</div></div>\n"
-        ));
+        let heading = name
+            .as_ref()
+            .map_or_else(String::new, |name| format!("<h5>{}{}</h5>\n", swatch(styles.get(name)), escape(name)));
+        out.push_str(&format!("<div class=\"drawing\">{heading}<div class=\"scroll\">{svg}</div></div>\n"));
     }
     out.push_str("</div>\n");
     if !chart.legend.is_empty() {
@@ -147,10 +119,7 @@ pub fn figure(chart: &Figure, styles: &Styles) -> String {
         }
         out.push_str("</ul>\n");
     }
-    out.push_str(&format!(
-        "<figcaption>{}</figcaption>\n</figure>\n",
-        escape(&chart.caption)
-    ));
+    out.push_str(&format!("<figcaption>{}</figcaption>\n</figure>\n", escape(&chart.caption)));
     out
 }
 
@@ -178,10 +147,7 @@ pub fn variants(analysis: &Analysis, styles: &Styles) -> String {
             format::count(cost.decode_flops),
             format::context(cost.decode_context)
         ));
-        out.push_str(&format!(
-            "<p class=\"quiet\">config hash <code>{}</code></p>\n",
-            escape(&record.config_hash)
-        ));
+        out.push_str(&format!("<p class=\"quiet\">config hash <code>{}</code></p>\n", escape(&record.config_hash)));
         out.push_str(&overrides(&record.overrides));
         out.push_str("</div>\n");
     }
@@ -195,11 +161,7 @@ fn overrides(overrides: &BTreeMap<String, String>) -> String {
     }
     let mut out = String::from("<ul class=\"overrides\">\n");
     for (key, value) in overrides {
-        out.push_str(&format!(
-            "<li><code>{} = {}</code></li>\n",
-            escape(key),
-            escape(value)
-        ));
+        out.push_str(&format!("<li><code>{} = {}</code></li>\n", escape(key), escape(value)));
     }
     out.push_str("</ul>\n");
     out
@@ -207,22 +169,12 @@ fn overrides(overrides: &BTreeMap<String, String>) -> String {
 
 pub fn reproduce(analysis: &Analysis) -> String {
     let record = &analysis.ablation.record;
-    let command = record
-        .command
-        .clone()
-        .unwrap_or_else(|| "csa2 ablate CONFIG".to_owned());
+    let command = record.command.clone().unwrap_or_else(|| "csa2 ablate CONFIG".to_owned());
     let unique = |of: &dyn Fn(&RunSummary) -> String| {
         let found: BTreeSet<String> = method::summaries(analysis).map(of).collect();
-        if found.is_empty() {
-            "–".to_owned()
-        } else {
-            found.into_iter().collect::<Vec<_>>().join(", ")
-        }
+        if found.is_empty() { "–".to_owned() } else { found.into_iter().collect::<Vec<_>>().join(", ") }
     };
-    let seconds: f64 = method::summaries(analysis)
-        .map(|summary| summary.seconds)
-        .filter(|s| s.is_finite())
-        .sum();
+    let seconds: f64 = method::summaries(analysis).map(|summary| summary.seconds).filter(|s| s.is_finite()).sum();
     let rows = [
         ("Command", command),
         ("csa2 version", unique(&|summary| summary.version.clone())),
@@ -232,10 +184,7 @@ pub fn reproduce(analysis: &Analysis) -> String {
     ];
     let mut out = String::from("<dl class=\"facts\">\n");
     for (term, text) in rows {
-        out.push_str(&format!(
-            "<div><dt>{term}</dt><dd><code>{}</code></dd></div>\n",
-            escape(&text)
-        ));
+        out.push_str(&format!("<div><dt>{term}</dt><dd><code>{}</code></dd></div>\n", escape(&text)));
     }
     out.push_str("</dl>\n");
     out.push_str(

@@ -18,11 +18,7 @@ pub fn value(value: f64) -> String {
 pub fn signed(difference: f64) -> String {
     let text = value(difference);
     let is_zero = text.chars().all(|digit| matches!(digit, '0' | '.'));
-    if is_zero || text.starts_with('−') {
-        text
-    } else {
-        format!("+{text}")
-    }
+    if is_zero || text.starts_with('−') { text } else { format!("+{text}") }
 }
 
 /// `mean ± half width`, or the mean alone where one value gives no interval.
@@ -42,11 +38,7 @@ pub fn seeds(n: usize) -> String {
 
 /// `1 thing` or `n things`.
 pub fn plural(n: usize, thing: &str) -> String {
-    if n == 1 {
-        format!("1 {thing}")
-    } else {
-        format!("{n} {thing}s")
-    }
+    if n == 1 { format!("1 {thing}") } else { format!("{n} {thing}s") }
 }
 
 /// A count with three or four significant digits and a decimal prefix: 890, 52.5, 185k, 15.7B.
@@ -61,11 +53,7 @@ pub fn count(number: f64) -> String {
     for (unit, suffix) in [(1e3, "k"), (1e6, "M"), (1e9, "B"), (1e12, "T")] {
         let scaled = number / unit;
         if scaled.abs() < 999.5 || suffix == "T" {
-            let decimals = if scaled.abs() < 9.995 {
-                2
-            } else {
-                usize::from(scaled.abs() < 99.95)
-            };
+            let decimals = if scaled.abs() < 9.995 { 2 } else { usize::from(scaled.abs() < 99.95) };
             return format!("{}{suffix}", trim(format!("{scaled:.decimals$}")));
         }
     }
@@ -85,11 +73,7 @@ pub fn context(tokens: u64) -> String {
 
 /// Removes trailing zeros of a decimal fraction.
 fn trim(text: String) -> String {
-    if text.contains('.') {
-        text.trim_end_matches('0').trim_end_matches('.').to_owned()
-    } else {
-        text
-    }
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
 }
 
 /// Shortens a long name in its middle, where names of one ablation differ least.
@@ -101,19 +85,13 @@ pub fn shorten(name: &str, limit: usize) -> String {
     let front = (limit - 1).div_ceil(2);
     let back = limit - 1 - front;
     let tail = &characters[characters.len() - back..];
-    characters[..front]
-        .iter()
-        .chain(['…'].iter())
-        .chain(tail)
-        .collect()
+    characters[..front].iter().chain(['…'].iter()).chain(tail).collect()
 }
 
 /// `text` with its first letter in upper case, for headings.
 pub fn heading(text: &str) -> String {
     let mut rest = text.chars();
-    rest.next().map_or_else(String::new, |first| {
-        first.to_uppercase().chain(rest).collect()
-    })
+    rest.next().map_or_else(String::new, |first| first.to_uppercase().chain(rest).collect())
 }
 
 /// Text for HTML, in elements and in quoted attributes.
@@ -159,15 +137,7 @@ pub fn csv(field: &str) -> String {
 
 /// Text for a terminal: control characters, which could move the cursor or recolour the screen, become spaces.
 pub fn terminal(text: &str) -> String {
-    text.chars()
-        .map(|character| {
-            if character.is_control() {
-                ' '
-            } else {
-                character
-            }
-        })
-        .collect()
+    text.chars().map(|character| if character.is_control() { ' ' } else { character }).collect()
 }
 
 #[cfg(test)]
@@ -213,24 +183,11 @@ mod tests {
 
     #[test]
     fn one_seed_prints_no_interval() {
-        let one = Estimate {
-            n: 1,
-            mean: 0.5,
-            sd: None,
-            half_width: None,
-        };
+        let one = Estimate { n: 1, mean: 0.5, sd: None, half_width: None };
         assert_eq!(estimate(&one, value), "0.5000");
-        let two = Estimate {
-            n: 2,
-            mean: 0.5,
-            sd: Some(0.1),
-            half_width: Some(0.9),
-        };
+        let two = Estimate { n: 2, mean: 0.5, sd: Some(0.1), half_width: Some(0.9) };
         assert_eq!(estimate(&two, signed), "+0.5000 ± 0.9000");
-        let narrow = Estimate {
-            half_width: Some(1e-5),
-            ..two
-        };
+        let narrow = Estimate { half_width: Some(1e-5), ..two };
         assert_eq!(estimate(&narrow, value), "0.5000 ± <0.0001");
     }
 
@@ -243,10 +200,7 @@ mod tests {
 
     #[test]
     fn mark_up_is_escaped() {
-        assert_eq!(
-            html("<b a=\"'&'\">"),
-            "&lt;b a=&quot;&#39;&amp;&#39;&quot;&gt;"
-        );
+        assert_eq!(html("<b a=\"'&'\">"), "&lt;b a=&quot;&#39;&amp;&#39;&quot;&gt;");
         assert_eq!(markdown("swa*2|`x`\n"), "swa\\*2\\|\\`x\\` ");
         assert_eq!(csv("plain"), "plain");
         assert_eq!(csv("a,\"b\"\n"), "\"a,\"\"b\"\"\n\"");

@@ -15,10 +15,8 @@ pub fn page(ablations: &[Ablation]) -> Result<String, ReportError> {
     let analyses: Vec<Analysis> = ablations.iter().map(Analysis::new).collect();
     let styles = looks(ablations);
     let title = page_title(ablations);
-    let mut body = format!(
-        "<header>\n<p class=\"kicker\">csa2 · ablation report</p>\n<h1>{}</h1>\n</header>\n",
-        escape(&title)
-    );
+    let mut body =
+        format!("<header>\n<p class=\"kicker\">csa2 · ablation report</p>\n<h1>{}</h1>\n</header>\n", escape(&title));
     if analyses.len() > 1 {
         body.push_str(&overview(&analyses, &styles)?);
     }
@@ -78,19 +76,8 @@ fn overview(analyses: &[Analysis], styles: &Styles) -> Result<String, ReportErro
 }
 
 fn joint_table(analyses: &[Analysis], styles: &Styles) -> String {
-    let label = analyses
-        .first()
-        .map(|analysis| analysis.metric().label.as_str())
-        .unwrap_or_default();
-    let titles = [
-        "ablation",
-        "variant and mix",
-        label,
-        "seeds",
-        "bytes/token",
-        "decode FLOPs",
-        "tokens/s",
-    ];
+    let label = analyses.first().map(|analysis| analysis.metric().label.as_str()).unwrap_or_default();
+    let titles = ["ablation", "variant and mix", label, "seeds", "bytes/token", "decode FLOPs", "tokens/s"];
     let mut out = table_head(&titles.map(str::to_owned), 2);
     for (index, row) in joint_rows(analyses) {
         let cells = Cells::new(row);
@@ -99,13 +86,7 @@ fn joint_table(analyses: &[Analysis], styles: &Styles) -> String {
             escape(&analyses[index].ablation.record.name),
             name_cell(row, styles)
         ));
-        for text in [
-            cells.metric,
-            cells.seeds,
-            cells.bytes,
-            cells.flops,
-            cells.speed,
-        ] {
+        for text in [cells.metric, cells.seeds, cells.bytes, cells.flops, cells.speed] {
             out.push_str(&format!("<td class=\"number\">{}</td>", escape(&text)));
         }
         out.push_str("</tr>\n");
@@ -114,19 +95,11 @@ fn joint_table(analyses: &[Analysis], styles: &Styles) -> String {
     out
 }
 
-fn section(
-    index: usize,
-    analysis: &Analysis,
-    styles: &Styles,
-    joined: bool,
-) -> Result<String, ReportError> {
+fn section(index: usize, analysis: &Analysis, styles: &Styles, joined: bool) -> Result<String, ReportError> {
     let record = &analysis.ablation.record;
     let mut out = format!("<section id=\"ablation-{index}\">\n");
     if joined {
-        out.push_str(&format!(
-            "<h2 class=\"ablation\">{}</h2>\n",
-            escape(&record.title)
-        ));
+        out.push_str(&format!("<h2 class=\"ablation\">{}</h2>\n", escape(&record.title)));
     }
     if let Some(question) = &record.question {
         out.push_str(&format!("<p class=\"question\">{}</p>\n", escape(question)));
@@ -162,13 +135,7 @@ fn section(
 fn answer(analysis: &Analysis, styles: &Styles) -> String {
     let mut out = String::from("<div class=\"answer\">\n<h3>Answer</h3>\n<ul>\n");
     for sentence in words::answer(analysis) {
-        let name = |name: &str| {
-            format!(
-                "<b class=\"name\">{}{}</b>",
-                swatch(styles.get(name)),
-                escape(name)
-            )
-        };
+        let name = |name: &str| format!("<b class=\"name\">{}{}</b>", swatch(styles.get(name)), escape(name));
         out.push_str(&format!("<li>{}</li>\n", sentence.print(escape, name)));
     }
     out.push_str("</ul>\n</div>\n");
@@ -181,22 +148,13 @@ fn facts(analysis: &Analysis) -> String {
     let seeds: Vec<String> = record.seeds.iter().map(u64::to_string).collect();
     let facts = [
         ("Task", record.task.clone()),
-        (
-            "Budget",
-            format!(
-                "{} tokens for each run",
-                format::count(record.budget_tokens as f64)
-            ),
-        ),
+        ("Budget", format!("{} tokens for each run", format::count(record.budget_tokens as f64))),
         ("Seeds", seeds.join(", ")),
         ("Baseline", record.baseline.clone()),
     ];
     let mut out = String::from("<dl class=\"facts\">\n");
     for (term, text) in facts {
-        out.push_str(&format!(
-            "<div><dt>{term}</dt><dd>{}</dd></div>\n",
-            escape(&text)
-        ));
+        out.push_str(&format!("<div><dt>{term}</dt><dd>{}</dd></div>\n", escape(&text)));
     }
     out.push_str("</dl>\n");
     out
@@ -221,24 +179,15 @@ mod tests {
     #[test]
     fn nothing_from_a_config_becomes_mark_up() {
         let evil = "<script>alert(1)</script>\"'&";
-        let mut ablation = ablation(&[
-            Fake::new(evil, 0.0, &[0.1, 0.2]),
-            Fake::new("b", 1.0, &[0.3]),
-        ]);
+        let mut ablation = ablation(&[Fake::new(evil, 0.0, &[0.1, 0.2]), Fake::new("b", 1.0, &[0.3])]);
         ablation.variants[1].runs[1].state = RunState::Failed(evil.to_owned());
         ablation.variants[0].record.layers = evil.to_owned();
         ablation.variants[0].record.note = Some(evil.to_owned());
         ablation.variants[0].record.config_hash = evil.to_owned();
-        ablation.variants[0].record.overrides =
-            BTreeMap::from([(evil.to_owned(), evil.to_owned())]);
+        ablation.variants[0].record.overrides = BTreeMap::from([(evil.to_owned(), evil.to_owned())]);
         ablation.strays = vec![evil.to_owned()];
         let record = &mut ablation.record;
-        for text in [
-            &mut record.title,
-            &mut record.task,
-            &mut record.metric.label,
-            &mut record.name,
-        ] {
+        for text in [&mut record.title, &mut record.task, &mut record.metric.label, &mut record.name] {
             *text = evil.to_owned();
         }
         record.question = Some(evil.to_owned());
@@ -252,15 +201,10 @@ mod tests {
     fn the_page_needs_nothing_beside_itself() {
         let page = page(&[sample()]).unwrap();
         let outside = page.replace("http://www.w3.org/2000/svg", "");
-        for mark in [
-            "http:", "https:", "src=", "@import", "url(", "<link", "<script",
-        ] {
+        for mark in ["http:", "https:", "src=", "@import", "url(", "<link", "<script"] {
             assert!(!outside.contains(mark), "{mark}");
         }
-        assert_eq!(
-            page.matches("<section").count(),
-            page.matches("</section>").count()
-        );
+        assert_eq!(page.matches("<section").count(), page.matches("</section>").count());
         assert_eq!(page.matches("<svg").count(), page.matches("</svg>").count());
     }
 
@@ -284,9 +228,6 @@ mod tests {
     #[test]
     fn an_ablation_without_any_result_still_has_a_page() {
         let page = page(&[ablation(&[Fake::new("windows", 0.0, &[])])]).unwrap();
-        assert!(
-            page.contains("No run has a result yet")
-                && page.contains("windows, seed 1: not started")
-        );
+        assert!(page.contains("No run has a result yet") && page.contains("windows, seed 1: not started"));
     }
 }

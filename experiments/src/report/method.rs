@@ -52,52 +52,30 @@ pub fn method(analysis: &Analysis) -> Vec<(&'static str, String)> {
             ),
         ),
     ];
-    if analysis
-        .ablation
-        .variants
-        .iter()
-        .any(|variant| charts::dense_tokens(variant) > 0)
-    {
-        let text = "In the dense phase every visible entry is attended instead of the selected ones. It counts towards \
+    if analysis.ablation.variants.iter().any(|variant| charts::dense_tokens(variant) > 0) {
+        let text =
+            "In the dense phase every visible entry is attended instead of the selected ones. It counts towards \
                     the budget and is shaded in the curves."
-            .to_owned();
+                .to_owned();
         notes.push(("Dense phase", text));
     }
     notes
 }
 
 fn contexts(analysis: &Analysis) -> String {
-    let contexts: BTreeSet<u64> = analysis
-        .rows
-        .iter()
-        .map(|row| row.variant.record.cost.decode_context)
-        .collect();
-    contexts
-        .into_iter()
-        .map(format::context)
-        .collect::<Vec<_>>()
-        .join(", ")
+    let contexts: BTreeSet<u64> = analysis.rows.iter().map(|row| row.variant.record.cost.decode_context).collect();
+    contexts.into_iter().map(format::context).collect::<Vec<_>>().join(", ")
 }
 
 /// The budget, and whether the runs kept to it.
 fn budget(analysis: &Analysis) -> String {
     let record = &analysis.ablation.record;
-    let planned = format!(
-        "Every run is given the same {} training tokens",
-        format::count(record.budget_tokens as f64)
-    );
+    let planned = format!("Every run is given the same {} training tokens", format::count(record.budget_tokens as f64));
     let used: BTreeSet<u64> = summaries(analysis).map(|summary| summary.tokens).collect();
     match (used.first(), used.last()) {
         (Some(least), Some(most)) if used.len() > 1 || *least != record.budget_tokens => {
-            let range = if least == most {
-                format!("{least}")
-            } else {
-                format!("between {least} and {most}")
-            };
-            format!(
-                "{planned} (exactly {}); the runs that count used {range}.",
-                record.budget_tokens
-            )
+            let range = if least == most { format!("{least}") } else { format!("between {least} and {most}") };
+            format!("{planned} (exactly {}); the runs that count used {range}.", record.budget_tokens)
         }
         _ => format!("{planned}."),
     }
@@ -105,11 +83,7 @@ fn budget(analysis: &Analysis) -> String {
 
 /// The summaries of the runs that count.
 pub fn summaries<'a>(analysis: &'a Analysis) -> impl Iterator<Item = &'a RunSummary> {
-    analysis
-        .rows
-        .iter()
-        .flat_map(|row| row.variant.runs.iter())
-        .filter_map(Run::summary)
+    analysis.rows.iter().flat_map(|row| row.variant.runs.iter()).filter_map(Run::summary)
 }
 
 #[cfg(test)]
@@ -120,14 +94,8 @@ mod tests {
     #[test]
     fn the_budget_says_what_the_runs_used() {
         let mut ablation = ablation(&[Fake::new("windows", 0.0, &[0.5])]);
-        assert_eq!(
-            budget(&Analysis::new(&ablation)),
-            "Every run is given the same 1000 training tokens."
-        );
+        assert_eq!(budget(&Analysis::new(&ablation)), "Every run is given the same 1000 training tokens.");
         ablation.record.budget_tokens = 1200;
-        assert!(
-            budget(&Analysis::new(&ablation))
-                .ends_with("(exactly 1200); the runs that count used 1000.")
-        );
+        assert!(budget(&Analysis::new(&ablation)).ends_with("(exactly 1200); the runs that count used 1000."));
     }
 }

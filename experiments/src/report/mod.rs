@@ -29,8 +29,8 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 use crate::results::{
-    AblationRecord, MetricLine, ResultsError, RunSummary, Status, VariantRecord, ablation_path,
-    metrics_path, read_ablation, read_metrics, read_summary, run_dir, summary_path, write_atomic,
+    AblationRecord, MetricLine, ResultsError, RunSummary, Status, VariantRecord, ablation_path, metrics_path,
+    read_ablation, read_metrics, read_summary, run_dir, summary_path, write_atomic,
 };
 
 pub use terminal::terminal_table;
@@ -129,11 +129,7 @@ impl fmt::Display for RunState {
             Self::Finished(_) => write!(formatter, "finished"),
             Self::Failed(reason) => write!(formatter, "failed: {reason}"),
             Self::Unfinished { tokens } => {
-                write!(
-                    formatter,
-                    "unfinished: last measured at {} tokens",
-                    format::count(*tokens as f64)
-                )
+                write!(formatter, "unfinished: last measured at {} tokens", format::count(*tokens as f64))
             }
             Self::NotStarted => write!(formatter, "not started"),
         }
@@ -148,45 +144,22 @@ pub fn load(dir: &Path) -> Result<Ablation, ReportError> {
     let record = read_ablation(&ablation_path(dir))?;
     let mut variants = Vec::with_capacity(record.variants.len());
     for variant in &record.variants {
-        let runs: Result<Vec<Run>, ReportError> = record
-            .seeds
-            .iter()
-            .map(|seed| load_run(dir, &record, variant, *seed))
-            .collect();
-        variants.push(Variant {
-            record: variant.clone(),
-            runs: runs?,
-        });
+        let runs: Result<Vec<Run>, ReportError> =
+            record.seeds.iter().map(|seed| load_run(dir, &record, variant, *seed)).collect();
+        variants.push(Variant { record: variant.clone(), runs: runs? });
     }
     let strays = find_strays(dir, &record)?;
-    Ok(Ablation {
-        record,
-        variants,
-        strays,
-    })
+    Ok(Ablation { record, variants, strays })
 }
 
-fn load_run(
-    dir: &Path,
-    record: &AblationRecord,
-    variant: &VariantRecord,
-    seed: u64,
-) -> Result<Run, ReportError> {
+fn load_run(dir: &Path, record: &AblationRecord, variant: &VariantRecord, seed: u64) -> Result<Run, ReportError> {
     let run_dir = run_dir(dir, &variant.name, seed);
     let lines = read_metrics(&metrics_path(&run_dir))?.lines;
     let summary = summary_path(&run_dir);
     let state = if summary.exists() {
-        judge(
-            &record.metric.name,
-            &variant.config_hash,
-            read_summary(&summary)?,
-        )
+        judge(&record.metric.name, &variant.config_hash, read_summary(&summary)?)
     } else {
-        lines
-            .last()
-            .map_or(RunState::NotStarted, |line| RunState::Unfinished {
-                tokens: line.tokens,
-            })
+        lines.last().map_or(RunState::NotStarted, |line| RunState::Unfinished { tokens: line.tokens })
     };
     Ok(Run { seed, state, lines })
 }
@@ -200,11 +173,7 @@ fn judge(metric: &str, config_hash: &str, summary: RunSummary) -> RunState {
         ));
     }
     if summary.status == Status::Failed {
-        return RunState::Failed(
-            summary
-                .failure
-                .unwrap_or_else(|| "no reason was recorded".to_owned()),
-        );
+        return RunState::Failed(summary.failure.unwrap_or_else(|| "no reason was recorded".to_owned()));
     }
     match summary.final_values.get(metric) {
         Some(value) if value.is_finite() => RunState::Finished(Box::new(summary)),
@@ -218,12 +187,7 @@ fn find_strays(dir: &Path, record: &AblationRecord) -> Result<Vec<String>, Repor
     let known: BTreeSet<(String, String)> = record
         .variants
         .iter()
-        .flat_map(|variant| {
-            record
-                .seeds
-                .iter()
-                .map(|seed| (variant.name.clone(), format!("seed-{seed}")))
-        })
+        .flat_map(|variant| record.seeds.iter().map(|seed| (variant.name.clone(), format!("seed-{seed}"))))
         .collect();
     let mut strays = Vec::new();
     for variant in subfolders(dir)? {
@@ -238,10 +202,7 @@ fn find_strays(dir: &Path, record: &AblationRecord) -> Result<Vec<String>, Repor
 }
 
 fn subfolders(dir: &Path) -> Result<Vec<String>, ReportError> {
-    let error = |source| ReportError::Folder {
-        path: dir.to_path_buf(),
-        source,
-    };
+    let error = |source| ReportError::Folder { path: dir.to_path_buf(), source };
     let mut names = Vec::new();
     for entry in std::fs::read_dir(dir).map_err(error)? {
         let entry = entry.map_err(error)?;
@@ -262,10 +223,7 @@ pub fn write(out: &Path, ablations: &[Ablation]) -> Result<(), ReportError> {
         return Err(ReportError::Nothing);
     }
     let page = html::page(ablations)?;
-    std::fs::create_dir_all(out).map_err(|source| ReportError::Folder {
-        path: out.to_path_buf(),
-        source,
-    })?;
+    std::fs::create_dir_all(out).map_err(|source| ReportError::Folder { path: out.to_path_buf(), source })?;
     write_atomic(&out.join("report.html"), page.as_bytes())?;
     write_atomic(&out.join("table.md"), table::markdown(ablations).as_bytes())?;
     write_atomic(&out.join("table.csv"), table::csv(ablations).as_bytes())?;
@@ -302,20 +260,9 @@ mod tests {
 
     #[test]
     fn every_run_is_read_with_its_state() {
-        let names = [
-            "done",
-            "failed",
-            "unfinished",
-            "absent",
-            "other",
-            "nan",
-            "unmeasured",
-        ];
+        let names = ["done", "failed", "unfinished", "absent", "other", "nan", "unmeasured"];
         let finals = |name: &&str| if *name == "absent" { vec![] } else { vec![0.5] };
-        let fakes: Vec<Fake> = names
-            .iter()
-            .map(|name| Fake::new(name, 0.0, &finals(name)))
-            .collect();
+        let fakes: Vec<Fake> = names.iter().map(|name| Fake::new(name, 0.0, &finals(name))).collect();
         let mut saved = ablation(&fakes);
         edit_summary(&mut saved, 1, |summary| {
             summary.status = Status::Failed;
@@ -334,11 +281,7 @@ mod tests {
         std::fs::create_dir_all(run_dir(dir.path(), "done", 9)).unwrap();
 
         let loaded = load(dir.path()).unwrap();
-        let states: Vec<String> = loaded
-            .variants
-            .iter()
-            .map(|variant| variant.runs[0].state.to_string())
-            .collect();
+        let states: Vec<String> = loaded.variants.iter().map(|variant| variant.runs[0].state.to_string()).collect();
         assert_eq!(
             states,
             [
@@ -352,31 +295,19 @@ mod tests {
             ]
         );
         assert_eq!(loaded.strays, ["done/seed-9"]);
-        assert_eq!(
-            loaded.variants[0].runs[0].lines,
-            saved.variants[0].runs[0].lines
-        );
+        assert_eq!(loaded.variants[0].runs[0].lines, saved.variants[0].runs[0].lines);
     }
 
     #[test]
     fn a_report_is_written_beside_its_runs_and_replaced() {
         let dir = tempfile::tempdir().unwrap();
-        save(
-            dir.path(),
-            &ablation(&[
-                Fake::new("a", 0.0, &[0.5, 0.6]),
-                Fake::new("b", 2.0, &[0.7]),
-            ]),
-        );
+        save(dir.path(), &ablation(&[Fake::new("a", 0.0, &[0.5, 0.6]), Fake::new("b", 2.0, &[0.7])]));
         let loaded = [load(dir.path()).unwrap()];
         let out = dir.path().join("new").join("folder");
         for _ in 0..2 {
             write(&out, &loaded).unwrap();
         }
-        let mut files = std::fs::read_dir(&out)
-            .unwrap()
-            .map(|entry| entry.unwrap().file_name())
-            .collect::<Vec<_>>();
+        let mut files = std::fs::read_dir(&out).unwrap().map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>();
         files.sort();
         assert_eq!(files, ["report.html", "table.csv", "table.md"]);
         let page = std::fs::read_to_string(out.join("report.html")).unwrap();
@@ -388,9 +319,6 @@ mod tests {
     fn a_folder_without_an_ablation_is_named() {
         let dir = tempfile::tempdir().unwrap();
         let message = load(&dir.path().join("nothing")).unwrap_err().to_string();
-        assert!(
-            message.contains("nothing") && message.contains("ablation.json"),
-            "{message}"
-        );
+        assert!(message.contains("nothing") && message.contains("ablation.json"), "{message}");
     }
 }

@@ -36,29 +36,18 @@ impl Cells {
         let cost = &row.variant.record.cost;
         let (done, planned) = (row.values.len(), row.variant.runs.len());
         Self {
-            rank: row
-                .rank
-                .map_or_else(|| "–".to_owned(), |rank| rank.to_string()),
-            metric: row.estimate.map_or_else(
-                || "no result".to_owned(),
-                |e| format::estimate(&e, format::value),
-            ),
-            seeds: if done == planned {
-                done.to_string()
-            } else {
-                format!("{done} of {planned}")
-            },
-            difference: row.difference.as_ref().map_or_else(
-                || "–".to_owned(),
-                |found| format::estimate(&found.estimate, format::signed),
-            ),
+            rank: row.rank.map_or_else(|| "–".to_owned(), |rank| rank.to_string()),
+            metric: row.estimate.map_or_else(|| "no result".to_owned(), |e| format::estimate(&e, format::value)),
+            seeds: if done == planned { done.to_string() } else { format!("{done} of {planned}") },
+            difference: row
+                .difference
+                .as_ref()
+                .map_or_else(|| "–".to_owned(), |found| format::estimate(&found.estimate, format::signed)),
             effect: row.effect.word(),
             parameters: format::count(cost.parameters as f64),
             bytes: format::count(cost.bytes_per_token),
             flops: format::count(cost.decode_flops),
-            speed: row
-                .tokens_per_second
-                .map_or_else(|| "–".to_owned(), format::count),
+            speed: row.tokens_per_second.map_or_else(|| "–".to_owned(), format::count),
         }
     }
 
@@ -80,16 +69,11 @@ impl Cells {
 /// The column titles after rank, variant and mix.
 pub fn headers(analysis: &Analysis) -> [String; 8] {
     let first = analysis.rows.first().map(|row| &row.variant.record.cost);
-    let context = first.map_or_else(String::new, |cost| {
-        format!(" at {}", format::context(cost.decode_context))
-    });
+    let context = first.map_or_else(String::new, |cost| format!(" at {}", format::context(cost.decode_context)));
     [
         analysis.metric().label.clone(),
         "seeds".to_owned(),
-        format!(
-            "difference to {}",
-            short_baseline(&analysis.ablation.record.baseline)
-        ),
+        format!("difference to {}", short_baseline(&analysis.ablation.record.baseline)),
         "verdict".to_owned(),
         "parameters".to_owned(),
         "bytes/token".to_owned(),
@@ -100,11 +84,7 @@ pub fn headers(analysis: &Analysis) -> [String; 8] {
 
 /// A name that would make its column the widest gives way to the word.
 fn short_baseline(name: &str) -> &str {
-    if name.chars().count() > 16 {
-        "baseline"
-    } else {
-        name
-    }
+    if name.chars().count() > 16 { "baseline" } else { name }
 }
 
 /// The runs without a result and the folders that belong to none, a line each.
@@ -115,9 +95,7 @@ pub fn missing_lines(analysis: &Analysis) -> Vec<String> {
         .map(|(variant, run)| format!("{}, seed {}: {}", variant.record.name, run.seed, run.state))
         .collect();
     let strays = analysis.ablation.strays.iter();
-    lines.extend(
-        strays.map(|stray| format!("{stray}: on disk, but not part of this ablation; not counted")),
-    );
+    lines.extend(strays.map(|stray| format!("{stray}: on disk, but not part of this ablation; not counted")));
     lines
 }
 
@@ -148,19 +126,12 @@ fn markdown_section(out: &mut String, analysis: &Analysis) {
         out.push_str(&format!("- {}\n", sentence.print(format::markdown, bold)));
     }
     out.push_str(&format!("\nTask: {}\n\n", format::markdown(&record.task)));
-    let titles = ["#", "variant", "mix"]
-        .map(str::to_owned)
-        .into_iter()
-        .chain(headers(analysis));
+    let titles = ["#", "variant", "mix"].map(str::to_owned).into_iter().chain(headers(analysis));
     markdown_row(out, titles);
     out.push_str("|--:|:--|:--|--:|--:|--:|:--|--:|--:|--:|--:|\n");
     for row in &analysis.rows {
         let texts = Cells::new(row);
-        let names = [
-            texts.rank.clone(),
-            row.variant.record.name.clone(),
-            row.variant.record.layers.clone(),
-        ];
+        let names = [texts.rank.clone(), row.variant.record.name.clone(), row.variant.record.layers.clone()];
         markdown_row(out, names.into_iter().chain(texts.columns()));
     }
     out.push_str(&format!("\n{}\n\n", format::markdown(KEY)));
@@ -175,34 +146,16 @@ fn markdown_section(out: &mut String, analysis: &Analysis) {
 }
 
 fn markdown_joint(out: &mut String, analyses: &[Analysis]) {
-    let label = analyses
-        .first()
-        .map(|analysis| analysis.metric().label.clone())
-        .unwrap_or_default();
+    let label = analyses.first().map(|analysis| analysis.metric().label.clone()).unwrap_or_default();
     out.push_str("## All ablations\n\n");
-    let titles = ["ablation", "variant", "mix"]
-        .map(str::to_owned)
-        .into_iter()
-        .chain([label]);
-    markdown_row(
-        out,
-        titles.chain(["seeds", "bytes/token", "decode FLOPs"].map(str::to_owned)),
-    );
+    let titles = ["ablation", "variant", "mix"].map(str::to_owned).into_iter().chain([label]);
+    markdown_row(out, titles.chain(["seeds", "bytes/token", "decode FLOPs"].map(str::to_owned)));
     out.push_str("|:--|:--|:--|--:|--:|--:|--:|\n");
     for (index, row) in joint_rows(analyses) {
         let texts = Cells::new(row);
         let record = &row.variant.record;
-        let names = [
-            analyses[index].ablation.record.name.clone(),
-            record.name.clone(),
-            record.layers.clone(),
-        ];
-        markdown_row(
-            out,
-            names
-                .into_iter()
-                .chain([texts.metric, texts.seeds, texts.bytes, texts.flops]),
-        );
+        let names = [analyses[index].ablation.record.name.clone(), record.name.clone(), record.layers.clone()];
+        markdown_row(out, names.into_iter().chain([texts.metric, texts.seeds, texts.bytes, texts.flops]));
     }
     out.push('\n');
 }
@@ -223,10 +176,7 @@ pub fn csv(ablations: &[Ablation]) -> String {
     for ablation in ablations {
         let analysis = Analysis::new(ablation);
         for row in &analysis.rows {
-            let fields: Vec<String> = csv_fields(&analysis, row)
-                .iter()
-                .map(|field| format::csv(field))
-                .collect();
+            let fields: Vec<String> = csv_fields(&analysis, row).iter().map(|field| format::csv(field)).collect();
             out.push_str(&fields.join(","));
             out.push('\n');
         }
@@ -237,18 +187,9 @@ pub fn csv(ablations: &[Ablation]) -> String {
 fn csv_fields(analysis: &Analysis, row: &Row) -> [String; 21] {
     let number = |value: Option<f64>| value.map(|value| value.to_string()).unwrap_or_default();
     let record = &row.variant.record;
-    let difference = row
-        .difference
-        .as_ref()
-        .map(|difference| difference.estimate);
-    let missing = row
-        .variant
-        .runs
-        .iter()
-        .filter(|run| run.summary().is_none());
-    let missing: Vec<String> = missing
-        .map(|run| format!("seed {}: {}", run.seed, run.state))
-        .collect();
+    let difference = row.difference.as_ref().map(|difference| difference.estimate);
+    let missing = row.variant.runs.iter().filter(|run| run.summary().is_none());
+    let missing: Vec<String> = missing.map(|run| format!("seed {}: {}", run.seed, run.state)).collect();
     [
         analysis.ablation.record.name.clone(),
         row.rank.map(|rank| rank.to_string()).unwrap_or_default(),
@@ -262,10 +203,7 @@ fn csv_fields(analysis: &Analysis, row: &Row) -> [String; 21] {
         analysis.ablation.record.baseline.clone(),
         number(difference.map(|difference| difference.mean)),
         number(difference.and_then(|difference| difference.half_width)),
-        row.effect
-            .excludes_zero()
-            .map(|excludes| excludes.to_string())
-            .unwrap_or_default(),
+        row.effect.excludes_zero().map(|excludes| excludes.to_string()).unwrap_or_default(),
         row.effect.word().replace('–', ""),
         record.cost.parameters.to_string(),
         record.cost.bytes_per_token.to_string(),
@@ -284,10 +222,7 @@ pub mod tests {
     use crate::report::testing::{Fake, ablation};
 
     pub fn nasty() -> Ablation {
-        let mut ablation = ablation(&[
-            Fake::new("a|b, \"c\"", 0.0, &[0.5, 0.6]),
-            Fake::new("plain", 20.0, &[0.9]),
-        ]);
+        let mut ablation = ablation(&[Fake::new("a|b, \"c\"", 0.0, &[0.5, 0.6]), Fake::new("plain", 20.0, &[0.9])]);
         ablation.variants[1].runs[1].state = RunState::Failed("loss is NaN,\nat step 3".to_owned());
         ablation.strays = vec!["old/seed-9".to_owned()];
         ablation
@@ -299,19 +234,10 @@ pub mod tests {
         let mut lines = text.lines();
         assert_eq!(lines.next().unwrap().split(',').count(), 21);
         assert!(
-            lines
-                .next()
-                .unwrap()
-                .starts_with("fake,1,plain,swa full reuse*2,accuracy,0.9,,1,2,\"a|b, \"\"c\"\"\"")
+            lines.next().unwrap().starts_with("fake,1,plain,swa full reuse*2,accuracy,0.9,,1,2,\"a|b, \"\"c\"\"\"")
         );
-        assert!(
-            text.contains("\"seed 2: failed: loss is NaN,\nat step 3\""),
-            "{text}"
-        );
-        assert!(
-            text.contains("\n\"fake\"") || text.contains("\nfake,2,\"a|b, \"\"c\"\"\",swa"),
-            "{text}"
-        );
+        assert!(text.contains("\"seed 2: failed: loss is NaN,\nat step 3\""), "{text}");
+        assert!(text.contains("\n\"fake\"") || text.contains("\nfake,2,\"a|b, \"\"c\"\"\",swa"), "{text}");
     }
 
     #[test]
@@ -323,9 +249,6 @@ pub mod tests {
             assert_eq!(row.replace("\\|", "").matches('|').count(), 12, "{row}");
         }
         assert!(text.contains("swa full reuse\\*2"), "{text}");
-        assert!(
-            text.contains("- plain, seed 2: failed: loss is NaN, at step 3"),
-            "{text}"
-        );
+        assert!(text.contains("- plain, seed 2: failed: loss is NaN, at step 3"), "{text}");
     }
 }

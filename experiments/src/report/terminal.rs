@@ -13,29 +13,18 @@ use super::{Ablation, format, words};
 /// joint ranking where several share a metric. A table that does not fit is split into one of quality and one of cost.
 pub fn terminal_table(ablations: &[Ablation], width: u16) -> String {
     let analyses: Vec<Analysis> = ablations.iter().map(Analysis::new).collect();
-    let mut sections: Vec<String> = analyses
-        .iter()
-        .map(|analysis| section(analysis, width))
-        .collect();
+    let mut sections: Vec<String> = analyses.iter().map(|analysis| section(analysis, width)).collect();
     if has_joint_ranking(&analyses) {
         sections.push(joint(&analyses, width));
     }
     let warnings = joint_warnings(&analyses);
-    sections.extend(
-        warnings
-            .iter()
-            .map(|warning| format!("Warning: {}\n", format::terminal(warning))),
-    );
+    sections.extend(warnings.iter().map(|warning| format!("Warning: {}\n", format::terminal(warning))));
     sections.join("\n")
 }
 
 fn section(analysis: &Analysis, width: u16) -> String {
     let record = &analysis.ablation.record;
-    let mut out = format!(
-        "{} · {}\n",
-        format::terminal(&record.title),
-        format::terminal(&record.task)
-    );
+    let mut out = format!("{} · {}\n", format::terminal(&record.title), format::terminal(&record.task));
     let whole = table(analysis, true, 0..8);
     if fits(&whole, width) {
         out.push_str(&print(whole, width));
@@ -45,17 +34,11 @@ fn section(analysis: &Analysis, width: u16) -> String {
         out.push_str(&print(table(analysis, false, 4..8), width));
         for row in &analysis.rows {
             let variant = &row.variant.record;
-            out.push_str(&format!(
-                "  {}\n",
-                format::terminal(&format!("{}: {}", variant.name, variant.layers))
-            ));
+            out.push_str(&format!("  {}\n", format::terminal(&format!("{}: {}", variant.name, variant.layers))));
         }
     }
     for sentence in words::answer(analysis) {
-        out.push_str(&format!(
-            "- {}\n",
-            sentence.print(format::terminal, format::terminal)
-        ));
+        out.push_str(&format!("- {}\n", sentence.print(format::terminal, format::terminal)));
     }
     for line in missing_lines(analysis) {
         out.push_str(&format!("  {}\n", format::terminal(&line)));
@@ -67,33 +50,17 @@ fn section(analysis: &Analysis, width: u16) -> String {
 
 /// A table of rank, variant, the mix where it is wanted, and the `columns` of [`headers`].
 fn table(analysis: &Analysis, with_mix: bool, columns: Range<usize>) -> Table {
-    let names = if with_mix {
-        vec!["#", "variant", "mix"]
-    } else {
-        vec!["#", "variant"]
-    };
+    let names = if with_mix { vec!["#", "variant", "mix"] } else { vec!["#", "variant"] };
     let left = names.len();
     let pick = |texts: [String; 8]| texts.into_iter().skip(columns.start).take(columns.len());
-    let titles: Vec<String> = names
-        .into_iter()
-        .map(str::to_owned)
-        .chain(pick(headers(analysis)))
-        .collect();
+    let titles: Vec<String> = names.into_iter().map(str::to_owned).chain(pick(headers(analysis))).collect();
     let mut table = new_table();
     table.set_header(title_cells(&titles, left));
     for row in &analysis.rows {
         let texts = Cells::new(row);
         let record = &row.variant.record;
-        let names = [
-            texts.rank.clone(),
-            record.name.clone(),
-            record.layers.clone(),
-        ];
-        let line: Vec<String> = names
-            .into_iter()
-            .take(left)
-            .chain(pick(texts.columns()))
-            .collect();
+        let names = [texts.rank.clone(), record.name.clone(), record.layers.clone()];
+        let line: Vec<String> = names.into_iter().take(left).chain(pick(texts.columns())).collect();
         table.add_row(cells(&line, left));
     }
     table
@@ -101,33 +68,14 @@ fn table(analysis: &Analysis, with_mix: bool, columns: Range<usize>) -> Table {
 
 fn joint(analyses: &[Analysis], width: u16) -> String {
     let mut table = new_table();
-    let label = analyses
-        .first()
-        .map(|analysis| analysis.metric().label.as_str())
-        .unwrap_or_default();
-    let titles = [
-        "ablation",
-        "variant",
-        label,
-        "seeds",
-        "bytes/token",
-        "decode FLOPs",
-        "tokens/s",
-    ];
+    let label = analyses.first().map(|analysis| analysis.metric().label.as_str()).unwrap_or_default();
+    let titles = ["ablation", "variant", label, "seeds", "bytes/token", "decode FLOPs", "tokens/s"];
     table.set_header(title_cells(&titles.map(str::to_owned), 2));
     for (index, row) in joint_rows(analyses) {
         let texts = Cells::new(row);
         let ablation = analyses[index].ablation.record.name.clone();
         let name = row.variant.record.name.clone();
-        let line = [
-            ablation,
-            name,
-            texts.metric,
-            texts.seeds,
-            texts.bytes,
-            texts.flops,
-            texts.speed,
-        ];
+        let line = [ablation, name, texts.metric, texts.seeds, texts.bytes, texts.flops, texts.speed];
         table.add_row(cells(&line, 2));
     }
     format!("All ablations\n{}", print(table, width))
@@ -142,49 +90,30 @@ fn new_table() -> Table {
 /// Cells of a row: the first `left` aligned to the left, the others to the right.
 fn cells(texts: &[String], left: usize) -> Vec<Cell> {
     let alignment = |index| {
-        if index < left {
-            CellAlignment::Left
-        } else {
-            CellAlignment::Right
-        }
+        if index < left { CellAlignment::Left } else { CellAlignment::Right }
     };
     let texts = texts.iter().enumerate();
-    texts
-        .map(|(index, text)| Cell::new(format::terminal(text)).set_alignment(alignment(index)))
-        .collect()
+    texts.map(|(index, text)| Cell::new(format::terminal(text)).set_alignment(alignment(index))).collect()
 }
 
 /// Cells of the titles: in columns of numbers, long titles take two lines.
 fn title_cells(titles: &[String], left: usize) -> Vec<Cell> {
-    let broken = |title: &str| {
-        title
-            .replacen(" to ", " to\n", 1)
-            .replacen(" at ", "\nat ", 1)
-            .replacen('/', "/\n", 1)
-    };
+    let broken = |title: &str| title.replacen(" to ", " to\n", 1).replacen(" at ", "\nat ", 1).replacen('/', "/\n", 1);
     let cell = |(index, title): (usize, &String)| {
         let title = format::terminal(title);
-        if index < left {
-            Cell::new(title)
-        } else {
-            Cell::new(broken(&title)).set_alignment(CellAlignment::Right)
-        }
+        if index < left { Cell::new(title) } else { Cell::new(broken(&title)).set_alignment(CellAlignment::Right) }
     };
     titles.iter().enumerate().map(cell).collect()
 }
 
 fn fits(table: &Table, width: u16) -> bool {
-    table
-        .lines()
-        .all(|line| line.chars().count() <= usize::from(width))
+    table.lines().all(|line| line.chars().count() <= usize::from(width))
 }
 
 /// The table with a last newline; cells are broken over lines where it does not fit otherwise.
 fn print(mut table: Table, width: u16) -> String {
     if !fits(&table, width) {
-        table
-            .set_content_arrangement(ContentArrangement::Dynamic)
-            .set_width(width);
+        table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
     }
     format!("{}\n", table.trim_fmt())
 }
@@ -201,17 +130,9 @@ mod tests {
         for width in [60, 80, 120, 200] {
             let text = terminal_table(&ablations, width);
             let is_table = |line: &&str| line.contains('─') || line.contains('═');
-            let widest = text
-                .lines()
-                .filter(is_table)
-                .map(|line| line.chars().count())
-                .max()
-                .unwrap();
+            let widest = text.lines().filter(is_table).map(|line| line.chars().count()).max().unwrap();
             assert!(widest <= usize::from(width), "{widest} > {width}\n{text}");
-            assert!(
-                text.contains("plain, seed 2: failed: loss is NaN, at step 3"),
-                "{text}"
-            );
+            assert!(text.contains("plain, seed 2: failed: loss is NaN, at step 3"), "{text}");
             assert!(text.contains("old/seed-9: on disk"), "{text}");
             assert!(text.contains("swa full reuse*2"), "{text}");
         }
@@ -223,9 +144,6 @@ mod tests {
         let text = terminal_table(&[nasty(), other], 200);
         let joint = text.split("All ablations").nth(1).unwrap();
         let place = |name: &str| joint.find(name).unwrap();
-        assert!(
-            place("plain") < place("third") && place("third") < place("a|b"),
-            "{joint}"
-        );
+        assert!(place("plain") < place("third") && place("third") < place("a|b"), "{joint}");
     }
 }

@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{Ablation, Run, RunState, Variant};
 use crate::results::{
-    AblationRecord, CostRecord, MetricLine, MetricRecord, Phase, RunSummary, SCHEMA, Split, Status,
-    VariantRecord,
+    AblationRecord, CostRecord, MetricLine, MetricRecord, Phase, RunSummary, SCHEMA, Split, Status, VariantRecord,
 };
 
 /// A variant to be made up.
@@ -18,22 +17,13 @@ pub struct Fake {
 impl Fake {
     /// A variant whose seeds 1, 2, … end at `finals`.
     pub fn new(name: &str, bytes_per_token: f64, finals: &[f64]) -> Self {
-        Self {
-            name: name.to_owned(),
-            bytes_per_token,
-            finals: finals.to_vec(),
-        }
+        Self { name: name.to_owned(), bytes_per_token, finals: finals.to_vec() }
     }
 }
 
 /// An ablation over `fakes`, ranked by accuracy against the first; a seed that a variant lacks has not started.
 pub fn ablation(fakes: &[Fake]) -> Ablation {
-    let count = fakes
-        .iter()
-        .map(|fake| fake.finals.len())
-        .max()
-        .unwrap_or(0)
-        .max(1);
+    let count = fakes.iter().map(|fake| fake.finals.len()).max().unwrap_or(0).max(1);
     let seeds: Vec<u64> = (1..=count as u64).collect();
     let variants: Vec<Variant> = fakes.iter().map(|fake| variant(fake, &seeds)).collect();
     let record = AblationRecord {
@@ -42,29 +32,15 @@ pub fn ablation(fakes: &[Fake]) -> Ablation {
         title: "A fake ablation".to_owned(),
         question: Some("Does it work?".to_owned()),
         task: "mqar, 48 tokens".to_owned(),
-        baseline: fakes
-            .first()
-            .map(|fake| fake.name.clone())
-            .unwrap_or_default(),
-        variants: variants
-            .iter()
-            .map(|variant| variant.record.clone())
-            .collect(),
+        baseline: fakes.first().map(|fake| fake.name.clone()).unwrap_or_default(),
+        variants: variants.iter().map(|variant| variant.record.clone()).collect(),
         seeds,
         budget_tokens: 1000,
-        metric: MetricRecord {
-            name: "accuracy".to_owned(),
-            label: "accuracy".to_owned(),
-            higher_is_better: true,
-        },
+        metric: MetricRecord { name: "accuracy".to_owned(), label: "accuracy".to_owned(), higher_is_better: true },
         command: Some("csa2 ablate configs/fake.toml".to_owned()),
         notes: Vec::new(),
     };
-    Ablation {
-        record,
-        variants,
-        strays: Vec::new(),
-    }
+    Ablation { record, variants, strays: Vec::new() }
 }
 
 fn variant(fake: &Fake, seeds: &[u64]) -> Variant {
@@ -82,21 +58,13 @@ fn variant(fake: &Fake, seeds: &[u64]) -> Variant {
             decode_flops: 370_000.0,
         },
     };
-    let runs = seeds
-        .iter()
-        .enumerate()
-        .map(|(index, seed)| run(fake, *seed, fake.finals.get(index)))
-        .collect();
+    let runs = seeds.iter().enumerate().map(|(index, seed)| run(fake, *seed, fake.finals.get(index))).collect();
     Variant { record, runs }
 }
 
 fn run(fake: &Fake, seed: u64, end: Option<&f64>) -> Run {
     let Some(end) = end else {
-        return Run {
-            seed,
-            state: RunState::NotStarted,
-            lines: Vec::new(),
-        };
+        return Run { seed, state: RunState::NotStarted, lines: Vec::new() };
     };
     let values = |part: f64| {
         let near = ("accuracy/distance 8-15".to_owned(), end * part);
@@ -109,11 +77,7 @@ fn run(fake: &Fake, seed: u64, end: Option<&f64>) -> Run {
             step,
             tokens: step * 250,
             split: Split::Validation,
-            phase: if step == 1 {
-                Phase::Dense
-            } else {
-                Phase::Sparse
-            },
+            phase: if step == 1 { Phase::Dense } else { Phase::Sparse },
             values: values(step as f64 / 4.0),
         })
         .collect();
@@ -133,9 +97,5 @@ fn run(fake: &Fake, seed: u64, end: Option<&f64>) -> Run {
         threads: 1,
         version: "0.1.0".to_owned(),
     };
-    Run {
-        seed,
-        state: RunState::Finished(Box::new(summary)),
-        lines,
-    }
+    Run { seed, state: RunState::Finished(Box::new(summary)), lines }
 }

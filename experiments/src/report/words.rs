@@ -36,9 +36,7 @@ impl Sentence {
         if let [first, .., last] = rows
             && rows.len() > LONGEST_LIST
         {
-            let ends = self
-                .text(format!("{} variants, from ", rows.len()))
-                .list(&[first], detail);
+            let ends = self.text(format!("{} variants, from ", rows.len())).list(&[first], detail);
             return ends.text(" to ").list(&[last], detail);
         }
         for (index, row) in rows.iter().enumerate() {
@@ -83,47 +81,21 @@ pub fn answer(analysis: &Analysis) -> Vec<Sentence> {
 
 fn measured(row: &Row) -> Option<String> {
     let estimate = row.estimate?;
-    Some(format!(
-        "{} over {}",
-        format::estimate(&estimate, format::value),
-        format::seeds(estimate.n)
-    ))
+    Some(format!("{} over {}", format::estimate(&estimate, format::value), format::seeds(estimate.n)))
 }
 
 fn best(analysis: &Analysis, ranked: &[&Row]) -> Sentence {
     let label = &analysis.metric().label;
-    let direction = if analysis.metric().higher_is_better {
-        "highest"
-    } else {
-        "lowest"
-    };
-    let first: Vec<&Row> = ranked
-        .iter()
-        .copied()
-        .filter(|row| row.rank == Some(1))
-        .collect();
+    let direction = if analysis.metric().higher_is_better { "highest" } else { "lowest" };
+    let first: Vec<&Row> = ranked.iter().copied().filter(|row| row.rank == Some(1)).collect();
     let verb = if first.len() == 1 { "has" } else { "share" };
     let sentence = match first.as_slice() {
-        [only] => Sentence::default()
-            .name(only)
-            .text(format!(" {verb} the {direction} {label}: ")),
-        several => Sentence::default()
-            .list(several, &|_| None)
-            .text(format!(" {verb} the {direction} {label}: ")),
+        [only] => Sentence::default().name(only).text(format!(" {verb} the {direction} {label}: ")),
+        several => Sentence::default().list(several, &|_| None).text(format!(" {verb} the {direction} {label}: ")),
     };
-    let value = ranked
-        .first()
-        .and_then(|row| measured(row))
-        .unwrap_or_default();
-    let single = ranked
-        .first()
-        .and_then(|row| row.estimate)
-        .is_some_and(|estimate| estimate.n == 1);
-    sentence.text(if single {
-        format!("{value}, which gives no interval.")
-    } else {
-        format!("{value}.")
-    })
+    let value = ranked.first().and_then(|row| measured(row)).unwrap_or_default();
+    let single = ranked.first().and_then(|row| row.estimate).is_some_and(|estimate| estimate.n == 1);
+    sentence.text(if single { format!("{value}, which gives no interval.") } else { format!("{value}.") })
 }
 
 /// Whether the first place is settled against the second.
@@ -134,20 +106,13 @@ fn lead(analysis: &Analysis, ranked: &[&Row]) -> Option<Sentence> {
     if second.rank == Some(1) {
         return None;
     }
-    let sentence = Sentence::default()
-        .text("Against the second, ")
-        .name(second)
-        .text(", ");
+    let sentence = Sentence::default().text("Against the second, ").name(second).text(", ");
     let Ok(difference) = stats::paired_difference(&first.values, &second.values) else {
-        return Some(
-            sentence.text("it shares no seed, so that the order of the two cannot be judged."),
-        );
+        return Some(sentence.text("it shares no seed, so that the order of the two cannot be judged."));
     };
     let size = format::estimate(&difference.estimate, format::signed);
     let verdict = match effect(&difference, analysis.metric().higher_is_better) {
-        Effect::Better => {
-            "the interval excludes zero, so the spread over seeds alone does not explain the lead."
-        }
+        Effect::Better => "the interval excludes zero, so the spread over seeds alone does not explain the lead.",
         Effect::OneSeed => "on one seed, which cannot tell a lead from chance.",
         Effect::NoSpread => "the same for every seed, so the spread over seeds says nothing.",
         _ => "the interval includes zero, so these runs do not settle which of the two is better.",
@@ -163,34 +128,13 @@ fn against_baseline(analysis: &Analysis) -> Vec<Sentence> {
         let sentence = Sentence::default().text("The baseline ").name(baseline);
         return vec![sentence.text(" has no result yet, so nothing is compared with it.")];
     }
-    let with = |wanted: &[Effect]| -> Vec<&Row> {
-        analysis
-            .rows
-            .iter()
-            .filter(|row| wanted.contains(&row.effect))
-            .collect()
-    };
-    let difference = |row: &Row| {
-        row.difference
-            .as_ref()
-            .map(|found| format::estimate(&found.estimate, format::signed))
-    };
+    let with =
+        |wanted: &[Effect]| -> Vec<&Row> { analysis.rows.iter().filter(|row| wanted.contains(&row.effect)).collect() };
+    let difference = |row: &Row| row.difference.as_ref().map(|found| format::estimate(&found.estimate, format::signed));
     let groups: [(&[Effect], &str, &str); 4] = [
-        (
-            &[Effect::Better],
-            "Better than the baseline ",
-            " (the interval of the paired difference excludes zero): ",
-        ),
-        (
-            &[Effect::Worse],
-            "Worse than the baseline ",
-            " (the interval of the paired difference excludes zero): ",
-        ),
-        (
-            &[Effect::NotSettled],
-            "Not settled against the baseline ",
-            " (the interval includes zero): ",
-        ),
+        (&[Effect::Better], "Better than the baseline ", " (the interval of the paired difference excludes zero): "),
+        (&[Effect::Worse], "Worse than the baseline ", " (the interval of the paired difference excludes zero): "),
+        (&[Effect::NotSettled], "Not settled against the baseline ", " (the interval includes zero): "),
         (
             &[Effect::OneSeed, Effect::NoSpread],
             "Without an interval against the baseline ",
@@ -214,18 +158,11 @@ fn front(analysis: &Analysis, ranked: &[&Row]) -> Option<Sentence> {
         return None;
     }
     rows.sort_by(|left, right| {
-        left.variant
-            .record
-            .cost
-            .bytes_per_token
-            .total_cmp(&right.variant.record.cost.bytes_per_token)
+        left.variant.record.cost.bytes_per_token.total_cmp(&right.variant.record.cost.bytes_per_token)
     });
     let bytes = |row: &Row| {
         let rate = format::count(row.variant.record.cost.bytes_per_token);
-        let mean = row
-            .estimate
-            .map(|estimate| format::value(estimate.mean))
-            .unwrap_or_default();
+        let mean = row.estimate.map(|estimate| format::value(estimate.mean)).unwrap_or_default();
         Some(format!("{rate} bytes, {mean}"))
     };
     let label = &analysis.metric().label;
@@ -238,9 +175,7 @@ fn gaps(analysis: &Analysis) -> Option<Sentence> {
     let missing = analysis.without_result().len();
     let verb = if missing == 1 { "has" } else { "have" };
     (missing > 0).then(|| {
-        let text = format!(
-            "{missing} of {total} runs {verb} no result and are not counted; they are listed below."
-        );
+        let text = format!("{missing} of {total} runs {verb} no result and are not counted; they are listed below.");
         Sentence::default().text(text)
     })
 }
@@ -280,14 +215,7 @@ mod tests {
             .iter()
             .enumerate()
             .map(|(index, name)| {
-                Fake::new(
-                    name,
-                    index as f64,
-                    &[
-                        index as f64 / 10.0,
-                        index as f64 / 10.0 + 0.001 * index as f64,
-                    ],
-                )
+                Fake::new(name, index as f64, &[index as f64 / 10.0, index as f64 / 10.0 + 0.001 * index as f64])
             })
             .collect();
         let text = plain(&ablation(&fakes));
@@ -297,14 +225,8 @@ mod tests {
 
     #[test]
     fn one_seed_claims_nothing() {
-        let text = plain(&ablation(&[
-            Fake::new("windows", 0.0, &[0.07]),
-            Fake::new("full", 40.0, &[0.9]),
-        ]));
-        assert!(
-            text.contains("0.9000 over 1 seed, which gives no interval"),
-            "{text}"
-        );
+        let text = plain(&ablation(&[Fake::new("windows", 0.0, &[0.07]), Fake::new("full", 40.0, &[0.9])]));
+        assert!(text.contains("0.9000 over 1 seed, which gives no interval"), "{text}");
         assert!(text.contains("cannot tell a lead from chance"), "{text}");
         assert!(!text.contains("excludes zero"), "{text}");
     }
@@ -319,14 +241,8 @@ mod tests {
         ablation.variants[1].runs[1].state = RunState::Failed("loss is NaN".to_owned());
         ablation.variants[2].runs[0].state = RunState::NotStarted;
         let text = plain(&ablation);
-        assert!(
-            text.contains("[a] and [b] share the highest accuracy"),
-            "{text}"
-        );
-        assert!(
-            text.contains("baseline [windows] has no result yet"),
-            "{text}"
-        );
+        assert!(text.contains("[a] and [b] share the highest accuracy"), "{text}");
+        assert!(text.contains("baseline [windows] has no result yet"), "{text}");
         assert!(text.contains("4 of 6 runs have no result"), "{text}");
     }
 }

@@ -17,10 +17,10 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-pub use error::ResultsError;
 pub use csa2_model::attention::Phase;
 pub use csa2_train::files::write_atomic;
 pub use csa2_train::metrics::{MetricLine, Split};
+pub use error::ResultsError;
 pub use read::{Metrics, read_ablation, read_metrics, read_summary};
 pub use write::{metrics_text, write_json};
 
@@ -187,14 +187,8 @@ impl AblationRecord {
         }
         for (index, variant) in self.variants.iter().enumerate() {
             check_name("variant", &variant.name)?;
-            if self.variants[..index]
-                .iter()
-                .any(|other| other.name == variant.name)
-            {
-                return Err(format!(
-                    "variant `{}` is listed twice; names must differ",
-                    variant.name
-                ));
+            if self.variants[..index].iter().any(|other| other.name == variant.name) {
+                return Err(format!("variant `{}` is listed twice; names must differ", variant.name));
             }
         }
         for (index, seed) in self.seeds.iter().enumerate() {
@@ -202,21 +196,9 @@ impl AblationRecord {
                 return Err(format!("seed {seed} is listed twice; seeds must differ"));
             }
         }
-        if self
-            .variants
-            .iter()
-            .all(|variant| variant.name != self.baseline)
-        {
-            let names: Vec<&str> = self
-                .variants
-                .iter()
-                .map(|variant| variant.name.as_str())
-                .collect();
-            return Err(format!(
-                "baseline `{}` is no variant; the variants are {}",
-                self.baseline,
-                names.join(", ")
-            ));
+        if self.variants.iter().all(|variant| variant.name != self.baseline) {
+            let names: Vec<&str> = self.variants.iter().map(|variant| variant.name.as_str()).collect();
+            return Err(format!("baseline `{}` is no variant; the variants are {}", self.baseline, names.join(", ")));
         }
         Ok(())
     }
@@ -226,9 +208,7 @@ impl AblationRecord {
 fn check_name(what: &str, name: &str) -> Result<(), String> {
     let bad = name.is_empty()
         || name.starts_with('.')
-        || name
-            .chars()
-            .any(|character| matches!(character, '/' | '\\' | ':') || character.is_control());
+        || name.chars().any(|character| matches!(character, '/' | '\\' | ':') || character.is_control());
     if bad {
         return Err(format!(
             "{what} name {name:?} cannot be a folder: it must not be empty, start with a dot or hold / \\ : or control characters"
@@ -273,11 +253,7 @@ mod tests {
                 .collect(),
             seeds: seeds.to_vec(),
             budget_tokens: 1,
-            metric: MetricRecord {
-                name: "loss".to_owned(),
-                label: "loss".to_owned(),
-                higher_is_better: false,
-            },
+            metric: MetricRecord { name: "loss".to_owned(), label: "loss".to_owned(), higher_is_better: false },
             command: None,
             notes: Vec::new(),
         }

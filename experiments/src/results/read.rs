@@ -25,10 +25,7 @@ pub struct Metrics {
 /// contradicts itself.
 pub fn read_ablation(path: &Path) -> Result<AblationRecord, ResultsError> {
     let record: AblationRecord = parse_with_schema(path, &read_bytes(path)?)?;
-    record.check().map_err(|message| ResultsError::Invalid {
-        path: path.to_path_buf(),
-        message,
-    })?;
+    record.check().map_err(|message| ResultsError::Invalid { path: path.to_path_buf(), message })?;
     Ok(record)
 }
 
@@ -70,10 +67,7 @@ pub fn read_metrics(path: &Path) -> Result<Metrics, ResultsError> {
 }
 
 fn read_bytes(path: &Path) -> Result<Vec<u8>, ResultsError> {
-    std::fs::read(path).map_err(|source| ResultsError::Read {
-        path: path.to_path_buf(),
-        source,
-    })
+    std::fs::read(path).map_err(|source| ResultsError::Read { path: path.to_path_buf(), source })
 }
 
 fn is_absent(error: &ResultsError) -> bool {
@@ -90,10 +84,7 @@ fn parse_with_schema<T: DeserializeOwned>(path: &Path, bytes: &[u8]) -> Result<T
     if let Ok(SchemaOnly { schema }) = serde_json::from_slice(bytes)
         && schema != u64::from(SCHEMA)
     {
-        return Err(ResultsError::Schema {
-            path: path.to_path_buf(),
-            found: schema,
-        });
+        return Err(ResultsError::Schema { path: path.to_path_buf(), found: schema });
     }
     serde_json::from_slice(bytes).map_err(|error| parse_error(path, error.line(), &error))
 }
@@ -101,24 +92,15 @@ fn parse_with_schema<T: DeserializeOwned>(path: &Path, bytes: &[u8]) -> Result<T
 fn parse_error(path: &Path, line: usize, error: &serde_json::Error) -> ResultsError {
     // serde_json counts lines inside the text it was given; the caller knows the line of the file.
     let message = error.to_string();
-    let message = message
-        .split(" at line ")
-        .next()
-        .unwrap_or_default()
-        .to_owned();
-    ResultsError::Parse {
-        path: PathBuf::from(path),
-        line,
-        message: format!("{message} (column {})", error.column()),
-    }
+    let message = message.split(" at line ").next().unwrap_or_default().to_owned();
+    ResultsError::Parse { path: PathBuf::from(path), line, message: format!("{message} (column {})", error.column()) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const GOOD: &str =
-        r#"{"step":1,"tokens":2,"split":"train","phase":"dense","values":{"loss":1.5}}"#;
+    const GOOD: &str = r#"{"step":1,"tokens":2,"split":"train","phase":"dense","values":{"loss":1.5}}"#;
 
     fn metrics_of(text: &[u8]) -> Result<Metrics, ResultsError> {
         let dir = tempfile::tempdir().unwrap();
@@ -132,11 +114,7 @@ mod tests {
         for cut in 1..GOOD.len() {
             let text = format!("{GOOD}\n{}", &GOOD[..cut]);
             let metrics = metrics_of(text.as_bytes()).unwrap();
-            assert_eq!(
-                (metrics.lines.len(), metrics.torn),
-                (1, true),
-                "cut at {cut}"
-            );
+            assert_eq!((metrics.lines.len(), metrics.torn), (1, true), "cut at {cut}");
         }
         // A crash of the machine can leave zero bytes, or half of a character.
         for tail in [&b"\0\0\0\0"[..], b"{\"step\":1,\"values\":{\"\xc3"] {
@@ -155,34 +133,19 @@ mod tests {
 
     #[test]
     fn a_broken_line_elsewhere_names_file_and_line() {
-        let message = metrics_of(format!("{GOOD}\n{{\"step\":\n{GOOD}\n").as_bytes())
-            .unwrap_err()
-            .to_string();
+        let message = metrics_of(format!("{GOOD}\n{{\"step\":\n{GOOD}\n").as_bytes()).unwrap_err().to_string();
         assert!(message.contains("metrics.jsonl, line 2:"), "{message}");
         let unknown = GOOD.replace("tokens", "token");
-        let message = metrics_of(format!("{GOOD}\n{unknown}\n").as_bytes())
-            .unwrap_err()
-            .to_string();
-        assert!(
-            message.contains("line 2: unknown field `token`"),
-            "{message}"
-        );
+        let message = metrics_of(format!("{GOOD}\n{unknown}\n").as_bytes()).unwrap_err().to_string();
+        assert!(message.contains("line 2: unknown field `token`"), "{message}");
     }
 
     #[test]
     fn only_measurements_may_be_absent() {
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(
-            read_metrics(&dir.path().join("metrics.jsonl")).unwrap(),
-            Metrics::default()
-        );
-        let message = read_ablation(&dir.path().join("ablation.json"))
-            .unwrap_err()
-            .to_string();
-        assert!(
-            message.contains("ablation.json: cannot be read"),
-            "{message}"
-        );
+        assert_eq!(read_metrics(&dir.path().join("metrics.jsonl")).unwrap(), Metrics::default());
+        let message = read_ablation(&dir.path().join("ablation.json")).unwrap_err().to_string();
+        assert!(message.contains("ablation.json: cannot be read"), "{message}");
         assert!(read_summary(&dir.path().join("summary.json")).is_err());
     }
 
@@ -192,9 +155,6 @@ mod tests {
         let path = dir.path().join("summary.json");
         std::fs::write(&path, r#"{"schema":2,"new_field":true}"#).unwrap();
         let message = read_summary(&path).unwrap_err().to_string();
-        assert!(
-            message.contains("file format 2, but this csa2 reads format 1"),
-            "{message}"
-        );
+        assert!(message.contains("file format 2, but this csa2 reads format 1"), "{message}");
     }
 }

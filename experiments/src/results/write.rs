@@ -11,10 +11,8 @@ use super::{MetricLine, ResultsError, write_atomic};
 /// # Errors
 /// As [`write_atomic`]; [`ResultsError::Invalid`] where the value has no JSON form.
 pub fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<(), ResultsError> {
-    let mut bytes = serde_json::to_vec_pretty(value).map_err(|error| ResultsError::Invalid {
-        path: path.to_path_buf(),
-        message: error.to_string(),
-    })?;
+    let mut bytes = serde_json::to_vec_pretty(value)
+        .map_err(|error| ResultsError::Invalid { path: path.to_path_buf(), message: error.to_string() })?;
     bytes.push(b'\n');
     Ok(write_atomic(path, &bytes)?)
 }
@@ -52,10 +50,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("absent").join("table.csv");
         let message = write_atomic(&path, b"x").unwrap_err().to_string();
-        assert!(
-            message.contains("absent") && message.contains("cannot be written"),
-            "{message}"
-        );
+        assert!(message.contains("absent") && message.contains("cannot be written"), "{message}");
         // Renaming a file over a folder fails after the bytes were written.
         let folder = dir.path().join("folder");
         std::fs::create_dir(&folder).unwrap();
@@ -78,23 +73,11 @@ mod tests {
     #[test]
     fn measurements_read_back_to_the_last_bit() {
         let values = [("loss".to_owned(), 0.1 + 0.2), ("lr".to_owned(), 1.0 / 3.0)].into();
-        let line = MetricLine {
-            step: 3,
-            tokens: 9,
-            split: Split::Validation,
-            phase: Phase::Sparse,
-            values,
-        };
+        let line = MetricLine { step: 3, tokens: 9, split: Split::Validation, phase: Phase::Sparse, values };
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("metrics.jsonl");
         let text = metrics_text(&[line.clone(), line.clone()]).unwrap();
         write_atomic(&path, text.as_bytes()).unwrap();
-        assert_eq!(
-            read_metrics(&path).unwrap(),
-            Metrics {
-                lines: vec![line.clone(), line],
-                torn: false
-            }
-        );
+        assert_eq!(read_metrics(&path).unwrap(), Metrics { lines: vec![line.clone(), line], torn: false });
     }
 }

@@ -1,7 +1,8 @@
 //! The operators in which CSA2 spends its time, each behind a backend-extension trait.
 //!
 //! One file per operator holds its trait, its gradient rule for any `Autodiff<B>` and the function that layers
-//! call. Implementations: [`reference`](mod@reference) (plain tensors, exact and slow, for tests) and `flex` (native CPU code).
+//! call. Implementations: [`reference`](mod@reference) (plain tensors, exact and slow, for tests), `flex` (native CPU
+//! code) and `cube` (wgpu and CUDA, for now by the reference).
 //! A layer never asks which backend it runs on.
 //!
 //! | operator | what it computes | gradient for |
@@ -21,6 +22,8 @@ pub mod reference;
 mod rotate;
 mod select;
 
+#[cfg(feature = "cube")]
+mod cube;
 #[cfg(feature = "flex")]
 mod flex;
 

@@ -6,7 +6,13 @@ use super::common::small::{self, MIXES, VOCABULARY};
 use super::{PHASES, logit_rows, model, tokens};
 
 /// Which queries of the first batch row change when its token `t` does; those of the second row never may.
-fn changed(model: &csa2_model::model::Model, config: &csa2_model::config::ModelConfig, seq: usize, t: usize, phase: Phase) -> Vec<usize> {
+fn changed(
+    model: &csa2_model::model::Model,
+    config: &csa2_model::config::ModelConfig,
+    seq: usize,
+    t: usize,
+    phase: Phase,
+) -> Vec<usize> {
     let mut ids = tokens([2, seq]);
     let before = logit_rows(model, config, &ids, [2, seq], phase);
     ids[t] = (ids[t] + 1) % VOCABULARY as i32;
@@ -67,7 +73,12 @@ fn a_longer_text_begins_like_a_shorter_one() {
         let config = small::config(mix);
         let model = model(&config);
         for phase in PHASES {
-            let run = |seq: usize| small::floats(small::forward(&model, &config, &tokens([1, 13])[..seq], [1, seq], |cx| cx.with_phase(phase)).logits);
+            let run = |seq: usize| {
+                small::floats(
+                    small::forward(&model, &config, &tokens([1, 13])[..seq], [1, seq], |cx| cx.with_phase(phase))
+                        .logits,
+                )
+            };
             let whole = run(13);
             for seq in [1, 3, 6, 10] {
                 for (a, b) in run(seq).iter().zip(&whole) {

@@ -12,7 +12,13 @@ use super::common::{assert_close, ints, numbers};
 use super::{PHASES, Step, model, walk};
 
 /// What layer `layer` selects by the reference, from its indexer's queries and the content's keys.
-fn selected(config: &ModelConfig, layer: &PlannedLayer, step: &Step, below: Option<&Step>, seq: usize) -> Tensor<3, Int> {
+fn selected(
+    config: &ModelConfig,
+    layer: &PlannedLayer,
+    step: &Step,
+    below: Option<&Step>,
+    seq: usize,
+) -> Tensor<3, Int> {
     let asked = step.trace.index_query.clone().unwrap();
     let content = step.trace.content.clone().unwrap();
     let pool = config.pool.unwrap_or(csa2_model::config::PoolConfig { blocks: 1, block_size: 1 });
@@ -50,7 +56,10 @@ fn check_address(config: &ModelConfig, layer: &PlannedLayer, steps: &[Step], seq
 }
 
 fn check_readout(config: &ModelConfig, layer: &PlannedLayer, trace: &Trace, sink: &[f32], seq: usize) {
-    let main = trace.content.as_ref().map_or_else(|| Tensor::zeros_like(&trace.window.clone().narrow(1, 0, 1)), |c| c.main.clone());
+    let main = trace
+        .content
+        .as_ref()
+        .map_or_else(|| Tensor::zeros_like(&trace.window.clone().narrow(1, 0, 1)), |c| c.main.clone());
     let width = if layer.mode == Mode::Dense { seq } else { config.window };
     let scale = (config.head_dim as f64).powf(-0.5);
     let sink = Tensor::<1>::from_data(sink, &Device::flex());

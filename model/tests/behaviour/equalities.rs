@@ -20,7 +20,11 @@ fn the_dense_phase_reads_what_a_large_k_reads() {
         let config = small::config(mix);
         let large = ModelConfig { topk: 20, ..config.clone() };
         assert_eq!(run(&config, SHAPE, Phase::Dense), run(&large, SHAPE, Phase::Sparse), "{mix}");
-        assert_ne!(run(&config, SHAPE, Phase::Dense), run(&config, SHAPE, Phase::Sparse), "{mix}: K leaves something out");
+        assert_ne!(
+            run(&config, SHAPE, Phase::Dense),
+            run(&config, SHAPE, Phase::Sparse),
+            "{mix}: K leaves something out"
+        );
     }
 }
 

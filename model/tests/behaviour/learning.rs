@@ -17,7 +17,11 @@ use super::{PHASES, tokens};
 const SHAPE: [usize; 2] = [2, 13];
 
 /// Gradients of every parameter of `mix` for a loss made from the outputs of one pass.
-fn gradients(config: &ModelConfig, phase: Phase, loss: impl Fn(ModelOutput) -> Tensor<1>) -> BTreeMap<String, Vec<f32>> {
+fn gradients(
+    config: &ModelConfig,
+    phase: Phase,
+    loss: impl Fn(ModelOutput) -> Tensor<1>,
+) -> BTreeMap<String, Vec<f32>> {
     let model = small::model(config, 8, &Device::flex().autodiff());
     let out = small::forward(&model, config, &tokens(SHAPE), SHAPE, |cx| cx.with_phase(phase).with_index_loss(true));
     small::gradients(&model, &loss(out).backward())
@@ -120,7 +124,9 @@ fn a_reindex_layer_teaches_the_keys_of_its_full() {
             let found = gradients(&config, phase, only);
             reached(&found).into_iter().map(String::from).collect::<Vec<_>>()
         };
-        let keys = |layer: usize| [format!("layers.{layer}.attn.indexer.k_norm.weight"), format!("layers.{layer}.attn.indexer.wk.weight")];
+        let keys = |layer: usize| {
+            [format!("layers.{layer}.attn.indexer.k_norm.weight"), format!("layers.{layer}.attn.indexer.wk.weight")]
+        };
         let query =
             |layer: usize| ["weights_proj", "wq_b"].map(|part| format!("layers.{layer}.attn.indexer.{part}.weight"));
         let sorted = |mut names: Vec<String>| {

@@ -1,9 +1,10 @@
 //! What whole networks of every mode must and must not do.
 #![cfg(feature = "flex")]
 
+mod beginnings;
+mod causality;
 #[path = "../common/mod.rs"]
 mod common;
-mod causality;
 mod composition;
 mod determinism;
 mod equalities;

@@ -32,8 +32,7 @@ fn each_mode_has_the_parameters_of_a_window_layer_and_no_more_than_it_owns() {
     assert_eq!(parameters(&config, 2), swa, "reuse");
     assert_eq!(parameters(&config, 5), swa, "dense");
     assert_eq!(added(3), ["attn.indexer.weights_proj.weight", "attn.indexer.wq_b.weight"], "reindex");
-    let compressor =
-        ["attn.compressor.norm.weight", "attn.compressor.wgate.weight", "attn.compressor.wkv.weight"];
+    let compressor = ["attn.compressor.norm.weight", "attn.compressor.wgate.weight", "attn.compressor.wkv.weight"];
     assert_eq!(added(4), compressor, "stale");
     let indexer = [
         "attn.indexer.k_norm.weight",
@@ -64,11 +63,7 @@ fn content_and_address_come_from_where_the_plan_says() {
                 let source = steps[content_from].trace.content.clone().unwrap();
                 assert_eq!(numbers(content.main.clone()), numbers(source.main), "{what}");
                 assert_eq!(content.entries, 13 / layer.ratio, "{what}");
-                assert_eq!(
-                    content.index_keys.map(numbers),
-                    source.index_keys.map(numbers),
-                    "{what}"
-                );
+                assert_eq!(content.index_keys.map(numbers), source.index_keys.map(numbers), "{what}");
                 let address = &steps[layer.address_from.unwrap()].trace.topk;
                 assert_eq!(ints(trace.topk.clone()), ints(address.clone()), "{what}");
             }
@@ -93,14 +88,14 @@ fn stale_reads_its_own_content_at_the_old_address() {
 fn every_mode_of_a_pool_stays_inside_it() {
     let config = ModelConfig { topk: 4, ..small::config("full@2+pool reuse reindex reuse reindex full reindex") };
     let PoolConfig { blocks, block_size } = config.pool.unwrap();
-    let seq = 31;
+    let (seq, ratio) = (31, config.layers.layers()[0].ratio);
     let steps = walk(&model(&config), &config, [2, seq], Phase::Sparse);
     let pool = ints(steps[0].handed.pool.clone().unwrap());
     let mut outside = 0;
     for layer in [0, 2, 4] {
         for (row, listed) in ints(steps[layer].trace.topk.clone()).chunks(config.topk).enumerate() {
             let kept = &pool[row * blocks..(row + 1) * blocks];
-            let visible = (row % seq + 1) / 2;
+            let visible = (row % seq + 1) / ratio;
             if visible > 0 {
                 assert!(kept.contains(&(((visible - 1) / block_size) as i64)), "the newest block is kept");
             }

@@ -38,9 +38,9 @@ impl Source {
         let mut values = Vec::with_capacity(batch * seq * width);
         for _ in 0..batch * seq {
             let empty = entries == 0 || self.0.random_bool(1.0 / 3.0);
-            values.extend((0..width).map(|_| match empty || self.0.random_bool(0.25) {
-                true => -1,
-                false => self.0.random_range(0..entries) as i32,
+            values.extend((0..width).map(|_| {
+                let gap = empty || self.0.random_bool(0.25);
+                if gap { -1 } else { self.0.random_range(0..entries) as i32 }
             }));
         }
         Tensor::from_data(TensorData::new(values, [batch, seq, width]), device)

@@ -55,13 +55,17 @@ pub fn config(mix: &str) -> ModelConfig {
 
 /// A model whose weights depend on a weight's path and `seed` alone, with gains and sinks away from 1 and 0.
 pub fn model(config: &ModelConfig, seed: u64, device: &Device) -> Model {
+    start(Model::new(config, None, device).unwrap(), seed)
+}
+
+/// Sets the weights of a model as [`model`] does.
+pub fn start(model: Model, seed: u64) -> Model {
     let stream = |path: &str| {
         let mut hasher = DefaultHasher::new();
         (seed, path).hash(&mut hasher);
         StdRng::seed_from_u64(hasher.finish())
     };
-    let model = initialize(Model::new(config, None, device).unwrap(), 0.0, stream);
-    model.map(&mut Shake { path: Vec::new(), stream })
+    initialize(model, 0.0, stream).map(&mut Shake { path: Vec::new(), stream })
 }
 
 /// Adds noise to the parameters that start as constants.

@@ -69,9 +69,11 @@ fn the_worked_example() {
     let entries = [1.0, 0.0, 0.0, 1.0, 1.0, 1.0];
     // A sink so low that nothing falls to it.
     let read = read_all(&entries, 2, -1e4);
-    for (q, expected) in
-        [([2.0_f64.sqrt(), 0.0], [0.8446, 0.5777]), ([-(2.0_f64.sqrt()), 0.0], [0.4239, 0.7881]), ([0.0; 2], [2.0 / 3.0; 2])]
-    {
+    for (q, expected) in [
+        ([2.0_f64.sqrt(), 0.0], [0.8446, 0.5777]),
+        ([-(2.0_f64.sqrt()), 0.0], [0.4239, 0.7881]),
+        ([0.0; 2], [2.0 / 3.0; 2]),
+    ] {
         assert_close("output", &numbers(read(tensor(&q, [1, 1, 1, 2]))), &expected, 1e-4);
     }
     let found = jacobian(&[2.0_f64.sqrt(), 0.0], &read);
@@ -92,9 +94,8 @@ fn turning_back_keeps_the_jacobian_symmetric() {
     let turn = |x, inverse| ops::rotate(x, cos.clone(), sin.clone(), inverse);
     let turned = jacobian(&q, |q| turn(read(turn(q, false)), true));
     let left = jacobian(&q, |q| read(turn(q, false)));
-    let asymmetry = |j: &[f64]| {
-        (0..dim * dim).map(|at| (j[at] - j[at % dim * dim + at / dim]).abs()).fold(0.0, f64::max)
-    };
+    let asymmetry =
+        |j: &[f64]| (0..dim * dim).map(|at| (j[at] - j[at % dim * dim + at / dim]).abs()).fold(0.0, f64::max);
     assert!(asymmetry(&turned) < 1e-13);
     assert!(asymmetry(&left) > 1e-3, "without the turn back it is not");
 }

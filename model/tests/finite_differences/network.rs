@@ -54,7 +54,7 @@ fn moved(model: &Model, moved: &str, by: f64) -> Model {
 struct Slopes<'a> {
     path: ParameterPath,
     grads: &'a Gradients,
-    slopes: BTreeMap<String, f64>,
+    found: BTreeMap<String, f64>,
 }
 
 impl ModuleVisitor for Slopes<'_> {
@@ -73,7 +73,7 @@ impl ModuleVisitor for Slopes<'_> {
         let slope = value.grad(self.grads).map_or(0.0, |gradient| {
             numbers(gradient).iter().zip(direction).map(|(gradient, direction)| gradient * direction).sum()
         });
-        self.slopes.insert(name, slope);
+        self.found.insert(name, slope);
     }
 }
 
@@ -85,9 +85,9 @@ fn check(mix: &str, phase: Phase, loss: fn(ModelOutput) -> Tensor<1>, checked: f
     let model = moved(&small::model(&config, 6, &device()), "", 0.0);
     let total = loss(model.forward(tokens.clone(), &cx));
     assert_eq!(total.dtype(), DType::F64);
-    let mut slopes = Slopes { path: ParameterPath::default(), grads: &total.backward(), slopes: BTreeMap::new() };
+    let mut slopes = Slopes { path: ParameterPath::default(), grads: &total.backward(), found: BTreeMap::new() };
     model.visit(&mut slopes);
-    for (name, found) in slopes.slopes.into_iter().filter(|(name, _)| checked(name)) {
+    for (name, found) in slopes.found.into_iter().filter(|(name, _)| checked(name)) {
         let at = |by: f64| numbers(loss(moved(&model, &name, by).forward(tokens.clone(), &cx)))[0];
         let expected = (at(STEP) - at(-STEP)) / (2.0 * STEP);
         assert!(expected.abs() > 1e-6, "{mix} {phase:?} {name}: the loss does not depend on it");

@@ -67,11 +67,8 @@ fn index_loss_gradients() {
     };
     let (total, q, keys, weights) = loss(&flat);
     let grads = total.backward();
-    let found = [
-        numbers(q.grad(&grads).unwrap()),
-        numbers(keys.grad(&grads).unwrap()),
-        numbers(weights.grad(&grads).unwrap()),
-    ];
+    let found =
+        [numbers(q.grad(&grads).unwrap()), numbers(keys.grad(&grads).unwrap()), numbers(weights.grad(&grads).unwrap())];
     for ((which, found), name) in found.iter().enumerate().zip(["query", "keys", "head weights"]) {
         let expected = differences(&flat[which], |values| {
             let mut moved = flat.clone();

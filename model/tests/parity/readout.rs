@@ -60,21 +60,12 @@ fn inputs(case: Case, seed: u64, dtype: DType) -> Inputs {
     Inputs { q, window, main, sink, topk, grad }
 }
 
-type Readout = fn(
-    Tensor<4>,
-    Tensor<3>,
-    Tensor<3>,
-    Tensor<1>,
-    Tensor<3, Int>,
-    usize,
-    f64,
-) -> (Tensor<4>, Tensor<3>);
+type Readout = fn(Tensor<4>, Tensor<3>, Tensor<3>, Tensor<1>, Tensor<3, Int>, usize, f64) -> (Tensor<4>, Tensor<3>);
 
 /// Output, log-sum-exp, and gradients for query, window, main and sink.
 fn run(readout: Readout, inputs: &Inputs, width: usize, scale: f64) -> [(&'static str, Vec<f64>); 6] {
     let Inputs { q, window, main, sink, topk, grad } = inputs;
-    let (output, lse) =
-        readout(q.clone(), window.clone(), main.clone(), sink.clone(), topk.clone(), width, scale);
+    let (output, lse) = readout(q.clone(), window.clone(), main.clone(), sink.clone(), topk.clone(), width, scale);
     let grads = (output.clone() * grad.clone()).sum().backward();
     [
         ("output", numbers(output)),
@@ -154,11 +145,15 @@ fn readout_of_views() {
 
 #[test]
 fn rows_that_are_not_numbers_are_nan_and_disturb_no_other() {
-    let healthy = Inputs { topk: rows([[0, 1], [2, 0], [1, NO_ENTRY]]), ..inputs(case([1, 3, 2, 4], 3, 2, 1), 70, DType::F32) };
+    let healthy =
+        Inputs { topk: rows([[0, 1], [2, 0], [1, NO_ENTRY]]), ..inputs(case([1, 3, 2, 4], 3, 2, 1), 70, DType::F32) };
     let clean = run(ops::readout, &healthy, 1, 0.5);
     // Row 3 does not exist.
     for marked in [[NAN_ROW, NAN_ROW], [1, 3]] {
-        let broken = Inputs { topk: rows([[0, 1], marked, [1, NO_ENTRY]]), ..inputs(case([1, 3, 2, 4], 3, 2, 1), 70, DType::F32) };
+        let broken = Inputs {
+            topk: rows([[0, 1], marked, [1, NO_ENTRY]]),
+            ..inputs(case([1, 3, 2, 4], 3, 2, 1), 70, DType::F32)
+        };
         let found = run(ops::readout, &broken, 1, 0.5);
         for name in [0, 1, 2] {
             let row = clean[name].1.len() / 3;
@@ -197,8 +192,7 @@ fn attention_mass_is_the_readouts_own_weight() {
             let device = Device::flex();
             let Inputs { q, window, main, sink, topk, .. } = inputs(case, 80 + seed as u64, dtype);
             let scale = (case.dim as f64).powf(-0.5);
-            let (_, lse) =
-                ops::readout(q.clone(), window, main.clone(), sink, topk.clone(), case.width, scale);
+            let (_, lse) = ops::readout(q.clone(), window, main.clone(), sink, topk.clone(), case.width, scale);
             // The range may differ from what was read.
             let others = Source::new(90 + seed as u64).lists([case.batch, case.seq, 6], case.entries, &device);
             for range in [topk, others] {
@@ -221,9 +215,9 @@ fn mass_window_and_sink_share_one_per_head() {
     let lse = numbers(lse);
     for t in 0..5 {
         let mut total: f64 = mass[t * 4..(t + 1) * 4].iter().sum();
-        for h in 0..heads {
+        for (h, sink) in sink.iter().enumerate() {
             let at = t * heads + h;
-            total += (sink[h] - lse[at]).exp();
+            total += (sink - lse[at]).exp();
             for i in (t + 1).saturating_sub(width)..=t {
                 let logit: f64 = (0..dim).map(|c| 0.5 * q[at * dim + c] * window[i * dim + c]).sum();
                 total += (logit - lse[at]).exp();
@@ -244,7 +238,7 @@ fn a_higher_sink_or_window_logit_takes_mass_from_every_entry() {
         numbers(ops::attention_mass(q, main, lse, rows([[0, 1]]), 0.5))
     };
     let logit = |value: f64| (4.0 * 0.5 * value).exp();
-    for (sink, near) in [(0.0, 0.1), (1.5, 0.1), (0.0, 0.9)] {
+    for (sink, near) in [(0.0_f64, 0.1), (1.5, 0.1), (0.0, 0.9)] {
         let expected = logit(0.3) / (sink.exp() + logit(near) + 2.0 * logit(0.3));
         assert_close(&format!("sink {sink} window {near}"), &mass(sink, near), &[expected; 2], 1e-13);
     }
@@ -278,7 +272,14 @@ proptest! {
 fn an_entry_listed_twice_counts_twice() {
     let Inputs { q, window, main, sink, grad, .. } = inputs(case([1, 1, 2, 5], 2, 3, 1), 99, DType::F64);
     let again = Tensor::cat(vec![main.clone(), main.clone().narrow(1, 1, 1)], 1).detach();
-    let twice = Inputs { q: q.clone(), window: window.clone(), main, sink: sink.clone(), topk: rows([[0, 1, 1]]), grad: grad.clone() };
+    let twice = Inputs {
+        q: q.clone(),
+        window: window.clone(),
+        main,
+        sink: sink.clone(),
+        topk: rows([[0, 1, 1]]),
+        grad: grad.clone(),
+    };
     let apart = Inputs { q, window, main: again.require_grad(), sink, topk: rows([[0, 1, 2]]), grad };
     let (twice, apart) = (run(ops::readout, &twice, 1, 0.4), run(ops::readout, &apart, 1, 0.4));
     assert_close("output", &twice[0].1, &apart[0].1, 1e-14);

@@ -111,7 +111,8 @@ proptest! {
 fn choose(scores: &[f64], topk: usize, pool: PoolUse, read: Option<Tensor<3, Int>>) -> (Vec<i64>, Option<Vec<i64>>) {
     let device = Device::flex();
     let entries = scores.len();
-    let keys: Vec<f64> = scores.iter().flat_map(|&s| if s.is_nan() { [s, s] } else { [s.max(0.0), (-s).max(0.0)] }).collect();
+    let keys: Vec<f64> =
+        scores.iter().flat_map(|&s| if s.is_nan() { [s, s] } else { [s.max(0.0), (-s).max(0.0)] }).collect();
     let keys = Tensor::<1>::from_data(keys.as_slice(), (&device, DType::F64)).reshape([1, entries, 2]);
     let q = Tensor::<1>::from_data([1.0, 0.0, 0.0, 1.0], (&device, DType::F64)).reshape([1, 1, 2, 2]);
     let weights = Tensor::<1>::from_data([1.0, -1.0], (&device, DType::F64)).reshape([1, 1, 2]);

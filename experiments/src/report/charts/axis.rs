@@ -45,8 +45,7 @@ impl Axis {
     /// An axis for a cost that may be zero: linear from zero, or logarithmic where the positive values span a factor of
     /// more than 20, with a place of its own for zero.
     pub fn cost(values: &[f64]) -> Self {
-        let (least, most) =
-            extent(values.iter().copied().filter(|value| *value > 0.0)).unwrap_or((1.0, 1.0));
+        let (least, most) = extent(values.iter().copied().filter(|value| *value > 0.0)).unwrap_or((1.0, 1.0));
         if most / least <= LOG_FACTOR {
             let high = most * 1.08;
             let mut axis = Self::with_ticks(0.0, high, nice_step(0.0, high), format::count);
@@ -59,9 +58,7 @@ impl Axis {
     /// An axis for positive values, logarithmic where they span a factor of more than 20.
     pub fn positive(values: &[f64]) -> Self {
         match extent(values.iter().copied().filter(|value| *value > 0.0)) {
-            Some((least, most)) if most / least > LOG_FACTOR => {
-                Self::logarithmic(least, most, false)
-            }
+            Some((least, most)) if most / least > LOG_FACTOR => Self::logarithmic(least, most, false),
             _ => Self::linear(values, (0.0, f64::INFINITY)),
         }
     }
@@ -69,60 +66,28 @@ impl Axis {
     /// An axis with a place for each of `labels`: 0, 1, 2, …; where there are many, some labels are left out.
     pub fn categories(labels: &[String]) -> Self {
         let every = labels.len().div_ceil(10).max(1);
-        let ticks = labels
-            .iter()
-            .enumerate()
-            .step_by(every)
-            .map(|(index, label)| (index as f64, label.clone()));
+        let ticks = labels.iter().enumerate().step_by(every).map(|(index, label)| (index as f64, label.clone()));
         let last = labels.len().saturating_sub(1) as f64;
-        Self {
-            low: -0.4,
-            high: last + 0.4,
-            ticks: ticks.collect(),
-            zero: None,
-            logarithmic: false,
-        }
+        Self { low: -0.4, high: last + 0.4, ticks: ticks.collect(), zero: None, logarithmic: false }
     }
 
     /// An axis with `count` rows from top to bottom: row 0 at position 0, row 1 at -1, …; without labels.
     pub fn rows(count: usize) -> Self {
-        Self {
-            low: 0.5 - count as f64,
-            high: 0.5,
-            ticks: Vec::new(),
-            zero: None,
-            logarithmic: false,
-        }
+        Self { low: 0.5 - count as f64, high: 0.5, ticks: Vec::new(), zero: None, logarithmic: false }
     }
 
     fn with_ticks(low: f64, high: f64, step: f64, label: impl Fn(f64) -> String) -> Self {
-        let (first, last) = (
-            (low / step - 1e-9).ceil() as i64,
-            (high / step + 1e-9).floor() as i64,
-        );
-        let ticks = (first..=last)
-            .map(|index| index as f64 * step)
-            .map(|tick| (tick, label(tick)));
-        Self {
-            low,
-            high,
-            ticks: ticks.collect(),
-            zero: None,
-            logarithmic: false,
-        }
+        let (first, last) = ((low / step - 1e-9).ceil() as i64, (high / step + 1e-9).floor() as i64);
+        let ticks = (first..=last).map(|index| index as f64 * step).map(|tick| (tick, label(tick)));
+        Self { low, high, ticks: ticks.collect(), zero: None, logarithmic: false }
     }
 
     fn logarithmic(least: f64, most: f64, with_zero: bool) -> Self {
         let (low, high) = (least.log10(), most.log10());
         let pad = 0.06 * (high - low);
         let zero = with_zero.then_some(low - 0.2 * (high - low));
-        let factors: &[f64] = if high - low > 2.5 {
-            &[1.0]
-        } else {
-            &[1.0, 3.0]
-        };
-        let mut ticks: Vec<(f64, String)> =
-            zero.iter().map(|zero| (*zero, "0".to_owned())).collect();
+        let factors: &[f64] = if high - low > 2.5 { &[1.0] } else { &[1.0, 3.0] };
+        let mut ticks: Vec<(f64, String)> = zero.iter().map(|zero| (*zero, "0".to_owned())).collect();
         for decade in low.floor() as i32..=high.ceil() as i32 {
             for factor in factors {
                 let value = factor * 10.0_f64.powi(decade);
@@ -132,13 +97,7 @@ impl Axis {
                 }
             }
         }
-        Self {
-            low: zero.unwrap_or(low) - pad,
-            high: high + pad,
-            ticks,
-            zero,
-            logarithmic: true,
-        }
+        Self { low: zero.unwrap_or(low) - pad, high: high + pad, ticks, zero, logarithmic: true }
     }
 
     /// Position of `value`, kept within the axis.
@@ -159,11 +118,7 @@ impl Axis {
     /// Where the axis breaks between zero and its logarithmic part.
     pub fn break_at(&self) -> Option<f64> {
         let zero = self.zero?;
-        let next = self
-            .ticks
-            .iter()
-            .map(|(position, _)| *position)
-            .filter(|position| *position > zero);
+        let next = self.ticks.iter().map(|(position, _)| *position).filter(|position| *position > zero);
         let next = next.fold(self.high, f64::min);
         Some(zero + 0.4 * (next - zero))
     }
@@ -171,10 +126,7 @@ impl Axis {
     /// The label of the tick at `position`, empty where there is none.
     pub fn label(&self, position: f64) -> String {
         let near = 1e-9 * (self.high - self.low);
-        let tick = self
-            .ticks
-            .iter()
-            .find(|(tick, _)| (tick - position).abs() <= near);
+        let tick = self.ticks.iter().find(|(tick, _)| (tick - position).abs() <= near);
         tick.map(|(_, label)| label.clone()).unwrap_or_default()
     }
 }
@@ -207,14 +159,8 @@ pub fn metric_axis(values: &[f64], intervals: &[(f64, f64)]) -> Axis {
         return Axis::linear(&[], (0.0, 1.0));
     };
     // Shares such as accuracy stay within 0 and 1, and other metrics that are never negative above 0.
-    let bounds = (
-        if low >= 0.0 { 0.0 } else { f64::NEG_INFINITY },
-        if high <= 1.0 && low >= 0.0 {
-            1.0
-        } else {
-            f64::INFINITY
-        },
-    );
+    let bounds =
+        (if low >= 0.0 { 0.0 } else { f64::NEG_INFINITY }, if high <= 1.0 && low >= 0.0 { 1.0 } else { f64::INFINITY });
     let reach = (0.5 * (high - low)).max(0.002 * high.abs());
     let mut shown = values.to_vec();
     for (from, to) in intervals {
@@ -230,28 +176,17 @@ pub fn metric_axis(values: &[f64], intervals: &[(f64, f64)]) -> Axis {
 
 /// Least and largest of finite values.
 pub fn extent(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
-    values
-        .filter(|value| value.is_finite())
-        .fold(None, |range: Option<(f64, f64)>, value| {
-            Some(range.map_or((value, value), |(low, high)| {
-                (low.min(value), high.max(value))
-            }))
-        })
+    values.filter(|value| value.is_finite()).fold(None, |range: Option<(f64, f64)>, value| {
+        Some(range.map_or((value, value), |(low, high)| (low.min(value), high.max(value))))
+    })
 }
 
 fn padded(values: &[f64], (least, most): (f64, f64)) -> (f64, f64) {
     let (low, high) = extent(values.iter().copied()).unwrap_or((0.0, 1.0));
-    let pad = if high > low {
-        0.06 * (high - low)
-    } else {
-        (0.05 * high.abs()).max(0.05)
-    };
+    let pad = if high > low { 0.06 * (high - low) } else { (0.05 * high.abs()).max(0.05) };
     // A little room beyond the bound keeps markers on it whole.
     let slack = 0.3 * pad;
-    (
-        (low - pad).max(least - slack),
-        (high + pad).min(most + slack),
-    )
+    ((low - pad).max(least - slack), (high + pad).min(most + slack))
 }
 
 /// 1, 2 or 5 times a power of ten that gives about [`TICKS`] ticks.
@@ -268,11 +203,7 @@ fn nice_step(low: f64, high: f64) -> f64 {
 }
 
 fn log_label(value: f64) -> String {
-    if value >= 1.0 {
-        format::count(value)
-    } else {
-        format!("{value:.*}", (-value.log10()).ceil() as usize)
-    }
+    if value >= 1.0 { format::count(value) } else { format!("{value:.*}", (-value.log10()).ceil() as usize) }
 }
 
 #[cfg(test)]
@@ -288,10 +219,7 @@ mod tests {
         let axis = Axis::linear(&[0.0, 1.0], (0.0, 1.0));
         assert_eq!(labels(&axis), ["0.0", "0.2", "0.4", "0.6", "0.8", "1.0"]);
         assert!(axis.low > -0.05 && axis.high < 1.05);
-        assert_eq!(
-            labels(&Axis::counting(0.0, &[480_000.0])),
-            ["0", "100k", "200k", "300k", "400k"]
-        );
+        assert_eq!(labels(&Axis::counting(0.0, &[480_000.0])), ["0", "100k", "200k", "300k", "400k"]);
         let narrow = Axis::linear(&[0.991, 0.993], (0.0, 1.0));
         assert!(labels(&narrow).contains(&"0.9920"), "{:?}", labels(&narrow));
     }

@@ -15,18 +15,12 @@ use crate::stats::Estimate;
 const BESIDE: i32 = 9;
 
 /// The metric against the cache bytes that each token of context costs, with the Pareto front.
-pub fn quality_by_cost(
-    analysis: &Analysis,
-    styles: &Styles,
-) -> Result<Option<Figure>, ReportError> {
+pub fn quality_by_cost(analysis: &Analysis, styles: &Styles) -> Result<Option<Figure>, ReportError> {
     let ranked: Vec<(&Row, Estimate)> = analysis.ranked().collect();
     if ranked.is_empty() {
         return Ok(None);
     }
-    let title = format::heading(&format!(
-        "{} against cache bytes per token",
-        analysis.metric().label
-    ));
+    let title = format::heading(&format!("{} against cache bytes per token", analysis.metric().label));
     let (whole, mut numbered) = cost_drawing(&title, analysis, &ranked, styles)?;
     let close = near_best(ranked.iter().map(|(_, estimate)| estimate.mean));
     let mut part = None;
@@ -35,11 +29,7 @@ pub fn quality_by_cost(
         numbered |= part_numbered;
         part = Some((best_title(close), svg));
     }
-    let good = if analysis.metric().higher_is_better {
-        "Up"
-    } else {
-        "Down"
-    };
+    let good = if analysis.metric().higher_is_better { "Up" } else { "Down" };
     let mut caption = format!(
         "{good} and left is better. Ringed and joined by the dotted line: the Pareto front, where no other variant has a \
          better mean for the same or fewer bytes. Bars: 95% interval, with an arrow where it goes on. \
@@ -48,18 +38,9 @@ pub fn quality_by_cost(
     let mut legend = Vec::new();
     if numbered {
         caption.push_str(" Numbers are ranks in the table.");
-        legend = ranked
-            .iter()
-            .map(|(row, _)| (row.rank, row.variant.record.name.clone()))
-            .collect();
+        legend = ranked.iter().map(|(row, _)| (row.rank, row.variant.record.name.clone())).collect();
     }
-    Ok(Some(Figure {
-        title,
-        panels: panels(ALL, whole, part),
-        caption,
-        legend,
-        layout: Layout::Pair,
-    }))
+    Ok(Some(Figure { title, panels: panels(ALL, whole, part), caption, legend, layout: Layout::Pair }))
 }
 
 /// One drawing of quality against cost, and whether its points carry numbers in place of names.
@@ -108,20 +89,13 @@ struct Point<'a> {
 fn place_points<'a>(canvas: &Canvas, ranked: &[(&'a Row<'a>, Estimate)]) -> Vec<Point<'a>> {
     let same = |one: &Row, other: &Row| cost(one).total_cmp(&cost(other)).is_eq();
     let shift = |index: usize, row: &Row| {
-        let before = ranked[..index]
-            .iter()
-            .filter(|(other, _)| same(row, other))
-            .count();
+        let before = ranked[..index].iter().filter(|(other, _)| same(row, other)).count();
         let all = ranked.iter().filter(|(other, _)| same(row, other)).count();
         (2 * before as i32 + 1 - all as i32) * BESIDE * UNIT / 2
     };
     let points = ranked.iter().enumerate().map(|(index, (row, estimate))| {
         let (x, y) = canvas.at(cost(row), estimate.mean);
-        Point {
-            row,
-            estimate: *estimate,
-            place: (x + shift(index, row), y),
-        }
+        Point { row, estimate: *estimate, place: (x + shift(index, row), y) }
     });
     points.collect()
 }
@@ -140,10 +114,7 @@ fn draw_front(canvas: &Canvas, points: &[Point]) -> Outcome<Vec<Room>> {
     if let Some(at) = canvas.break_x() {
         canvas.line(vec![(at, top), (at, bottom)], MUTED, 1.0, Some((2, 4)))?;
     }
-    let taken = places
-        .windows(2)
-        .map(|ends| Room::between(ends[0], ends[1]))
-        .collect();
+    let taken = places.windows(2).map(|ends| Room::between(ends[0], ends[1])).collect();
     canvas.line(places, MUTED, 1.4, Some((3, 3)))?;
     Ok(taken)
 }
@@ -156,18 +127,8 @@ fn draw_point(canvas: &Canvas, point: &Point, styles: &Styles) -> Outcome<Vec<Ro
     if let Some((low, high)) = point.estimate.interval() {
         let height = |value: f64| canvas.at(cost(point.row), value).1;
         let (from, to) = ((x, height(low)), (x, height(high)));
-        bar(
-            canvas,
-            (from, !canvas.holds_y(low)),
-            (to, !canvas.holds_y(high)),
-            style.colour,
-        )?;
-        taken.push(Room {
-            left: x - 5 * UNIT,
-            top: to.1,
-            right: x + 5 * UNIT,
-            bottom: from.1,
-        });
+        bar(canvas, (from, !canvas.holds_y(low)), (to, !canvas.holds_y(high)), style.colour)?;
+        taken.push(Room { left: x - 5 * UNIT, top: to.1, right: x + 5 * UNIT, bottom: from.1 });
     }
     canvas.marker(point.place, &style, 5.0)?;
     if point.row.on_front {
@@ -177,27 +138,13 @@ fn draw_point(canvas: &Canvas, point: &Point, styles: &Styles) -> Outcome<Vec<Ro
 }
 
 /// Names the points, or numbers them by rank where the names find no room; returns whether it did the latter.
-fn label_points(
-    canvas: &Canvas,
-    points: &[Point],
-    taken: &[Room],
-    lines: &[Room],
-) -> Outcome<bool> {
+fn label_points(canvas: &Canvas, points: &[Point], taken: &[Room], lines: &[Room]) -> Outcome<bool> {
     let places: Vec<Place> = points.iter().map(|point| point.place).collect();
-    let mut texts: Vec<String> = points
-        .iter()
-        .map(|point| format::shorten(&label(point.row), NAME))
-        .collect();
+    let mut texts: Vec<String> = points.iter().map(|point| format::shorten(&label(point.row), NAME)).collect();
     let mut rooms = place_labels(&places, &texts, taken, lines, canvas.bounds);
     let numbered = rooms.iter().any(Option::is_none);
     if numbered {
-        let rank = |point: &Point| {
-            point
-                .row
-                .rank
-                .map(|rank| rank.to_string())
-                .unwrap_or_default()
-        };
+        let rank = |point: &Point| point.row.rank.map(|rank| rank.to_string()).unwrap_or_default();
         texts = points.iter().map(rank).collect();
         rooms = place_labels(&places, &texts, taken, lines, canvas.bounds);
     }
@@ -221,9 +168,7 @@ mod tests {
             Fake::new("full", 400.0, &[0.9, 0.95]),
             Fake::new("reuse", 8.0, &[0.5, 0.52]),
         ]);
-        let figure = quality_by_cost(&Analysis::new(&ablation), &Styles::new())
-            .unwrap()
-            .unwrap();
+        let figure = quality_by_cost(&Analysis::new(&ablation), &Styles::new()).unwrap().unwrap();
         assert!(figure.legend.is_empty());
         for text in ["1 full", "2 reuse", "3 windows"] {
             assert!(figure.panels[0].1.contains(text), "{text}");

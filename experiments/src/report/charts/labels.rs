@@ -18,12 +18,7 @@ pub struct Room {
 impl Room {
     /// The rectangle around a place.
     pub fn around((x, y): Place, half_width: i32, half_height: i32) -> Self {
-        Self {
-            left: x - half_width,
-            top: y - half_height,
-            right: x + half_width,
-            bottom: y + half_height,
-        }
+        Self { left: x - half_width, top: y - half_height, right: x + half_width, bottom: y + half_height }
     }
 
     /// The rectangle that a line between two places takes.
@@ -38,17 +33,11 @@ impl Room {
 
     /// Its middle.
     pub fn centre(&self) -> Place {
-        (
-            self.left.midpoint(self.right),
-            self.top.midpoint(self.bottom),
-        )
+        (self.left.midpoint(self.right), self.top.midpoint(self.bottom))
     }
 
     fn meets(&self, other: &Self) -> bool {
-        self.left < other.right
-            && other.left < self.right
-            && self.top < other.bottom
-            && other.top < self.bottom
+        self.left < other.right && other.left < self.right && self.top < other.bottom && other.top < self.bottom
     }
 
     fn inside(&self, (left, top, right, bottom): (i32, i32, i32, i32)) -> bool {
@@ -68,10 +57,7 @@ pub fn place_labels(
     let mut taken = taken.to_vec();
     let mut found = Vec::with_capacity(points.len());
     for ((x, y), text) in points.iter().zip(texts) {
-        let (half_width, half_height) = (
-            text_width(text) * UNIT / 2 + UNIT,
-            (TEXT * 0.65) as i32 * UNIT,
-        );
+        let (half_width, half_height) = (text_width(text) * UNIT / 2 + UNIT, (TEXT * 0.65) as i32 * UNIT);
         let (beside, above) = (half_width + 11 * UNIT, half_height + 10 * UNIT);
         let offsets = [
             (beside, 0),
@@ -90,9 +76,7 @@ pub fn place_labels(
             .map(|(across, along)| Room::around((x + across, y + along), half_width, half_height))
             .filter(|room| room.inside(bounds) && !taken.iter().any(|other| other.meets(room)))
             .collect();
-        let clear = free
-            .iter()
-            .find(|room| !lines.iter().any(|line| line.meets(room)));
+        let clear = free.iter().find(|room| !lines.iter().any(|line| line.meets(room)));
         let room = clear.or(free.first()).copied();
         taken.extend(room);
         found.push(room);
@@ -109,20 +93,10 @@ mod tests {
     #[test]
     fn labels_meet_neither_each_other_nor_markers() {
         let points = [(1000, 600), (1040, 620), (1080, 600), (2300, 100)];
-        let texts = [
-            "one".to_owned(),
-            "two".to_owned(),
-            "three".to_owned(),
-            "at the edge".to_owned(),
-        ];
-        let taken: Vec<Room> = points
-            .iter()
-            .map(|point| Room::around(*point, 32, 32))
-            .collect();
-        let rooms: Vec<Room> = place_labels(&points, &texts, &taken, &[], BOUNDS)
-            .into_iter()
-            .map(Option::unwrap)
-            .collect();
+        let texts = ["one".to_owned(), "two".to_owned(), "three".to_owned(), "at the edge".to_owned()];
+        let taken: Vec<Room> = points.iter().map(|point| Room::around(*point, 32, 32)).collect();
+        let rooms: Vec<Room> =
+            place_labels(&points, &texts, &taken, &[], BOUNDS).into_iter().map(Option::unwrap).collect();
         for (index, room) in rooms.iter().enumerate() {
             assert!(room.inside(BOUNDS));
             assert!(!taken.iter().any(|other| other.meets(room)));
@@ -138,10 +112,7 @@ mod tests {
         let moved = place_labels(&[(1000, 600)], &texts, &[], &across, BOUNDS);
         assert!(moved[0].is_some() && moved != beside);
         let everywhere = [Room::around((1000, 600), 900, 500)];
-        assert_eq!(
-            place_labels(&[(1000, 600)], &texts, &[], &everywhere, BOUNDS),
-            beside
-        );
+        assert_eq!(place_labels(&[(1000, 600)], &texts, &[], &everywhere, BOUNDS), beside);
     }
 
     #[test]

@@ -18,28 +18,16 @@ pub fn index_kl(analysis: &Analysis) -> Result<Option<Figure>, ReportError> {
     let variants: Vec<(&str, LayerCurves)> = analysis
         .rows
         .iter()
-        .map(|row| {
-            (
-                row.variant.record.name.as_str(),
-                curves::index_kl(row.variant),
-            )
-        })
+        .map(|row| (row.variant.record.name.as_str(), curves::index_kl(row.variant)))
         .filter(|(_, layers)| !layers.is_empty())
         .collect();
     if variants.is_empty() {
         return Ok(None);
     }
     // One range for all, so that the small charts can be compared.
-    let all = || {
-        variants
-            .iter()
-            .flat_map(|(_, layers)| layers.iter().map(|(_, points)| points.as_slice()))
-    };
+    let all = || variants.iter().flat_map(|(_, layers)| layers.iter().map(|(_, points)| points.as_slice()));
     let (x, y) = (token_axis(0.0, all()), Axis::positive(&range_values(all())));
-    let longest = variants
-        .iter()
-        .flat_map(|(_, layers)| layers.iter().map(|(tag, _)| text_width(tag)))
-        .max();
+    let longest = variants.iter().flat_map(|(_, layers)| layers.iter().map(|(tag, _)| text_width(tag))).max();
     let mut panels = Vec::new();
     for (name, layers) in &variants {
         let frame = Frame {
@@ -51,10 +39,7 @@ pub fn index_kl(analysis: &Analysis) -> Result<Option<Figure>, ReportError> {
             x_title: "training tokens",
             y_title: "KL (teacher ‖ indexer), nats",
         };
-        panels.push((
-            Some((*name).to_owned()),
-            draw(&frame, |canvas| layer_lines(canvas, layers))?,
-        ));
+        panels.push((Some((*name).to_owned()), draw(&frame, |canvas| layer_lines(canvas, layers))?));
     }
     Ok(Some(Figure {
         title: "What the indexers still miss".to_owned(),
@@ -72,34 +57,13 @@ fn layer_lines(canvas: &Canvas, layers: &LayerCurves) -> Drawn {
     let count = layers.len();
     for (index, (_, points)) in layers.iter().enumerate() {
         band(canvas, points, depth_colour(index, count))?;
-        canvas.line(
-            places(canvas, points),
-            depth_colour(index, count),
-            1.8,
-            None,
-        )?;
+        canvas.line(places(canvas, points), depth_colour(index, count), 1.8, None)?;
     }
-    let wanted: Vec<i32> = layers
-        .iter()
-        .map(|(_, points)| {
-            points
-                .last()
-                .map_or(0, |last| canvas.at(last.tokens, last.mean).1)
-        })
-        .collect();
+    let wanted: Vec<i32> =
+        layers.iter().map(|(_, points)| points.last().map_or(0, |last| canvas.at(last.tokens, last.mean).1)).collect();
     let (_, top, right, bottom) = canvas.bounds;
-    for (index, ((tag, _), height)) in layers
-        .iter()
-        .zip(spread(&wanted, 17 * UNIT, top, bottom))
-        .enumerate()
-    {
-        canvas.text(
-            (right + 6 * UNIT, height),
-            tag,
-            HPos::Left,
-            VPos::Center,
-            depth_colour(index, count),
-        )?;
+    for (index, ((tag, _), height)) in layers.iter().zip(spread(&wanted, 17 * UNIT, top, bottom)).enumerate() {
+        canvas.text((right + 6 * UNIT, height), tag, HPos::Left, VPos::Center, depth_colour(index, count))?;
     }
     Ok(())
 }
@@ -124,11 +88,7 @@ fn spread(wanted: &[i32], gap: i32, top: i32, bottom: i32) -> Vec<i32> {
 
 /// A ramp of one colour family that stays readable on white: teal to dark violet.
 fn depth_colour(index: usize, count: usize) -> RGBColor {
-    let share = if count > 1 {
-        index as f64 / (count - 1) as f64
-    } else {
-        0.5
-    };
+    let share = if count > 1 { index as f64 / (count - 1) as f64 } else { 0.5 };
     let mix = |from: f64, to: f64| (from + share * (to - from)).round() as u8;
     RGBColor(mix(42.0, 68.0), mix(157.0, 20.0), mix(143.0, 110.0))
 }

@@ -16,22 +16,13 @@ pub fn learning(analysis: &Analysis, styles: &Styles) -> Result<Option<Figure>, 
     let curves: Vec<VariantCurve> = analysis
         .rows
         .iter()
-        .map(|row| {
-            (
-                row.variant,
-                curve(row.variant, &metric.name, Split::Validation),
-            )
-        })
+        .map(|row| (row.variant, curve(row.variant, &metric.name, Split::Validation)))
         .filter(|(_, points)| !points.is_empty())
         .collect();
     if curves.is_empty() {
         return Ok(None);
     }
-    let dense = curves
-        .iter()
-        .map(|(variant, _)| dense_tokens(variant))
-        .max()
-        .unwrap_or(0);
+    let dense = curves.iter().map(|(variant, _)| dense_tokens(variant)).max().unwrap_or(0);
     let title = format::heading(&format!("{} while training", metric.label));
     let whole = learning_drawing(&title, analysis, &curves, (0.0, dense), styles)?;
     let mut part = None;
@@ -43,10 +34,7 @@ pub fn learning(analysis: &Analysis, styles: &Styles) -> Result<Option<Figure>, 
         title,
         panels: panels("The whole training", whole, part),
         caption: learning_caption(&curves, dense),
-        legend: curves
-            .iter()
-            .map(|(variant, _)| (None, variant.record.name.clone()))
-            .collect(),
+        legend: curves.iter().map(|(variant, _)| (None, variant.record.name.clone())).collect(),
         layout: Layout::Pair,
     }))
 }
@@ -57,11 +45,7 @@ type VariantCurve<'a> = (&'a Variant, Vec<Point>);
 /// The second half of all curves with its first number of tokens, where it takes so little of the height of the whole
 /// that its differences would be lost.
 fn late_part<'a>(curves: &[VariantCurve<'a>]) -> Option<(f64, Vec<VariantCurve<'a>>)> {
-    let most = curves
-        .iter()
-        .flat_map(|(_, points)| points)
-        .map(|point| point.tokens)
-        .fold(0.0, f64::max);
+    let most = curves.iter().flat_map(|(_, points)| points).map(|point| point.tokens).fold(0.0, f64::max);
     let is_late = |point: &&Point| point.tokens >= 0.5 * most;
     let late: Vec<VariantCurve> = curves
         .iter()
@@ -119,11 +103,8 @@ fn learning_caption(curves: &[VariantCurve], dense: u64) -> String {
             .filter(|(variant, _)| dense_tokens(variant) > 0)
             .map(|(variant, _)| variant.record.name.as_str())
             .collect();
-        let whose = if with.len() == curves.len() {
-            "of all variants".to_owned()
-        } else {
-            format!("of {}", with.join(", "))
-        };
+        let whose =
+            if with.len() == curves.len() { "of all variants".to_owned() } else { format!("of {}", with.join(", ")) };
         caption.push_str(&format!(" Shaded: the dense phase {whose}."));
     }
     caption
@@ -136,18 +117,8 @@ fn shade_dense(canvas: &Canvas, tokens: u64) -> Drawn {
     let label = "dense phase";
     // Beside a narrow phase the label stands to its right.
     let inside = end - left >= (text_width(label) + 8) * UNIT;
-    let at = if inside {
-        left
-    } else {
-        end.min(right - text_width(label) * UNIT)
-    };
-    canvas.text(
-        (at + 5 * UNIT, top + 4 * UNIT),
-        label,
-        HPos::Left,
-        VPos::Top,
-        INK,
-    )
+    let at = if inside { left } else { end.min(right - text_width(label) * UNIT) };
+    canvas.text((at + 5 * UNIT, top + 4 * UNIT), label, HPos::Left, VPos::Top, INK)
 }
 
 #[cfg(test)]
@@ -159,14 +130,7 @@ mod tests {
     fn curves_have_bands_only_over_several_seeds() {
         let two = ablation(&[Fake::new("a", 0.0, &[0.4, 0.8])]);
         let one = ablation(&[Fake::new("a", 0.0, &[0.4])]);
-        let svg = |ablation| {
-            learning(&Analysis::new(ablation), &Styles::new())
-                .unwrap()
-                .unwrap()
-                .panels
-                .remove(0)
-                .1
-        };
+        let svg = |ablation| learning(&Analysis::new(ablation), &Styles::new()).unwrap().unwrap().panels.remove(0).1;
         assert!(svg(&two).contains("<polygon") && !svg(&one).contains("<polygon"));
         assert!(svg(&two).contains("dense phase"));
     }
@@ -175,19 +139,11 @@ mod tests {
     fn a_flat_second_half_is_enlarged() {
         let mut ablation = ablation(&[Fake::new("a", 0.0, &[0.8])]);
         let panels = |ablation: &crate::report::Ablation| {
-            learning(&Analysis::new(ablation), &Styles::new())
-                .unwrap()
-                .unwrap()
-                .panels
-                .len()
+            learning(&Analysis::new(ablation), &Styles::new()).unwrap().unwrap().panels.len()
         };
         // The fake curve rises in a straight line.
         assert_eq!(panels(&ablation), 1);
-        for (line, value) in ablation.variants[0].runs[0]
-            .lines
-            .iter_mut()
-            .zip([9.0, 2.1, 2.05, 2.0])
-        {
+        for (line, value) in ablation.variants[0].runs[0].lines.iter_mut().zip([9.0, 2.1, 2.05, 2.0]) {
             line.values.insert("accuracy".to_owned(), value);
         }
         assert_eq!(panels(&ablation), 2);
@@ -196,10 +152,6 @@ mod tests {
     #[test]
     fn without_measurements_there_is_no_figure() {
         let empty = ablation(&[Fake::new("a", 0.0, &[])]);
-        assert!(
-            learning(&Analysis::new(&empty), &Styles::new())
-                .unwrap()
-                .is_none()
-        );
+        assert!(learning(&Analysis::new(&empty), &Styles::new()).unwrap().is_none());
     }
 }

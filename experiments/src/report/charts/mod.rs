@@ -70,11 +70,7 @@ pub fn all(analysis: &Analysis, styles: &Styles) -> Result<Vec<Figure>, ReportEr
 
 /// The panels of a figure: the `whole`, and where there is one an enlarged part of it with its title, beside which the
 /// whole needs the title `name`.
-fn panels(
-    name: &str,
-    whole: String,
-    part: Option<(String, String)>,
-) -> Vec<(Option<String>, String)> {
+fn panels(name: &str, whole: String, part: Option<(String, String)>) -> Vec<(Option<String>, String)> {
     match part {
         None => vec![(None, whole)],
         Some((part_name, part)) => vec![(Some(name.to_owned()), whole), (Some(part_name), part)],
@@ -89,21 +85,10 @@ fn best_title(close: usize) -> String {
 /// The label of the metric with its direction.
 fn metric_title(analysis: &Analysis) -> String {
     let metric = analysis.metric();
-    format!(
-        "{} ({} is better)",
-        metric.label,
-        if metric.higher_is_better {
-            "higher"
-        } else {
-            "lower"
-        }
-    )
+    format!("{} ({} is better)", metric.label, if metric.higher_is_better { "higher" } else { "lower" })
 }
 
 /// The look of a variant.
 fn style_of(styles: &Styles, variant: &Variant) -> Style {
-    styles
-        .get(&variant.record.name)
-        .copied()
-        .unwrap_or(Style::of(0))
+    styles.get(&variant.record.name).copied().unwrap_or(Style::of(0))
 }

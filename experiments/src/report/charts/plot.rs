@@ -92,12 +92,7 @@ impl Style {
     /// The look of the `index`-th variant: colours repeat after seven, then with dashes.
     pub fn of(index: usize) -> Self {
         let dash = [None, Some((7, 4)), Some((2, 3))];
-        let marker = [
-            Marker::Disc,
-            Marker::Square,
-            Marker::Triangle,
-            Marker::Diamond,
-        ];
+        let marker = [Marker::Disc, Marker::Square, Marker::Triangle, Marker::Diamond];
         Self {
             colour: PALETTE[index % PALETTE.len()],
             dash: dash[index / PALETTE.len() % dash.len()],
@@ -160,19 +155,13 @@ pub fn draw(frame: &Frame, body: impl FnOnce(&Canvas) -> Drawn) -> Result<String
     let mut text = String::new();
     let size = ((frame.size.0 * UNIT) as u32, (frame.size.1 * UNIT) as u32);
     let area = SVGBackend::with_string(&mut text, size).into_drawing_area();
-    draw_on(&area, frame, body).map_err(|error| ReportError::Chart {
-        title: frame.title.to_owned(),
-        message: error.to_string(),
-    })?;
+    draw_on(&area, frame, body)
+        .map_err(|error| ReportError::Chart { title: frame.title.to_owned(), message: error.to_string() })?;
     drop(area);
     Ok(fluid(&text, frame))
 }
 
-fn draw_on(
-    area: &DrawingArea<SVGBackend, Shift>,
-    frame: &Frame,
-    body: impl FnOnce(&Canvas) -> Drawn,
-) -> Drawn {
+fn draw_on(area: &DrawingArea<SVGBackend, Shift>, frame: &Frame, body: impl FnOnce(&Canvas) -> Drawn) -> Drawn {
     let (x, y) = (&frame.x, &frame.y);
     let mut chart = ChartBuilder::on(area)
         .margin_top(26 * UNIT)
@@ -192,19 +181,8 @@ fn draw_on(
         .draw()?;
     let (left, top) = chart.backend_coord(&(x.low, y.high));
     let (right, bottom) = chart.backend_coord(&(x.high, y.low));
-    let canvas = Canvas {
-        area,
-        x,
-        y,
-        bounds: (left, top, right, bottom),
-    };
-    canvas.text(
-        (8 * UNIT, 4 * UNIT),
-        frame.y_title,
-        HPos::Left,
-        VPos::Top,
-        INK,
-    )?;
+    let canvas = Canvas { area, x, y, bounds: (left, top, right, bottom) };
+    canvas.text((8 * UNIT, 4 * UNIT), frame.y_title, HPos::Left, VPos::Top, INK)?;
     let below = (left.midpoint(right), (frame.size.1 - 5) * UNIT);
     canvas.text(below, frame.x_title, HPos::Center, VPos::Bottom, INK)?;
     body(&canvas)?;
@@ -224,10 +202,7 @@ fn fluid(text: &str, frame: &Frame) -> String {
 fn letters(pixels: f64, colour: RGBColor) -> TextStyle<'static> {
     // The library divides sizes by 1.24 when it writes them.
     let size = pixels * 1.24 * f64::from(UNIT);
-    TextStyle {
-        color: colour.to_backend_color(),
-        ..TextStyle::from(("sans-serif", size).into_font())
-    }
+    TextStyle { color: colour.to_backend_color(), ..TextStyle::from(("sans-serif", size).into_font()) }
 }
 
 /// Width of `text` in pixels, on the large side of what sans-serif fonts take.
@@ -264,21 +239,10 @@ impl Canvas<'_, '_> {
     }
 
     /// A line through `places`, `width` pixels wide.
-    pub fn line(
-        &self,
-        places: Vec<Place>,
-        colour: RGBColor,
-        width: f64,
-        dash: Option<(i32, i32)>,
-    ) -> Drawn {
+    pub fn line(&self, places: Vec<Place>, colour: RGBColor, width: f64, dash: Option<(i32, i32)>) -> Drawn {
         let style = ShapeStyle::from(colour).stroke_width((width * f64::from(UNIT)).round() as u32);
         match dash {
-            Some((on, off)) => self.area.draw(&DashedPathElement::new(
-                places,
-                on * UNIT,
-                off * UNIT,
-                style,
-            )),
+            Some((on, off)) => self.area.draw(&DashedPathElement::new(places, on * UNIT, off * UNIT, style)),
             None => self.area.draw(&PathElement::new(places, style)),
         }
     }
@@ -290,8 +254,7 @@ impl Canvas<'_, '_> {
 
     /// A filled rectangle between two corners.
     pub fn rectangle(&self, from: Place, to: Place, colour: RGBColor, opacity: f64) -> Drawn {
-        self.area
-            .draw(&Rectangle::new([from, to], colour.mix(opacity).filled()))
+        self.area.draw(&Rectangle::new([from, to], colour.mix(opacity).filled()))
     }
 
     /// A marker with a white rim; `radius` in pixels.
@@ -303,14 +266,10 @@ impl Canvas<'_, '_> {
     fn shape(&self, (x, y): Place, marker: Marker, radius: f64, colour: RGBColor) -> Drawn {
         let size = |factor: f64| (factor * radius * f64::from(UNIT)).round() as i32;
         match marker.corners() {
-            [] => self
-                .area
-                .draw(&Circle::new((x, y), size(1.0), colour.filled())),
+            [] => self.area.draw(&Circle::new((x, y), size(1.0), colour.filled())),
             corners => {
-                let outline: Vec<Place> = corners
-                    .iter()
-                    .map(|(across, along)| (x + size(*across), y + size(*along)))
-                    .collect();
+                let outline: Vec<Place> =
+                    corners.iter().map(|(across, along)| (x + size(*across), y + size(*along))).collect();
                 self.area.draw(&Polygon::new(outline, colour))
             }
         }
@@ -326,25 +285,13 @@ impl Canvas<'_, '_> {
     /// A ring; `radius` in pixels.
     pub fn ring(&self, at: Place, colour: RGBColor, radius: f64) -> Drawn {
         let style = ShapeStyle::from(colour).stroke_width((1.5 * f64::from(UNIT)) as u32);
-        self.area.draw(&Circle::new(
-            at,
-            (radius * f64::from(UNIT)).round() as i32,
-            style,
-        ))
+        self.area.draw(&Circle::new(at, (radius * f64::from(UNIT)).round() as i32, style))
     }
 
     /// A line of text; control characters, which XML forbids, become spaces.
-    pub fn text(
-        &self,
-        at: Place,
-        text: &str,
-        across: HPos,
-        along: VPos,
-        colour: RGBColor,
-    ) -> Drawn {
+    pub fn text(&self, at: Place, text: &str, across: HPos, along: VPos, colour: RGBColor) -> Drawn {
         let style = letters(TEXT, colour).pos(Pos::new(across, along));
-        self.area
-            .draw(&Text::new(format::terminal(text), at, style))
+        self.area.draw(&Text::new(format::terminal(text), at, style))
     }
 }
 
@@ -366,20 +313,13 @@ mod tests {
         let svg = draw(&frame, |canvas| {
             assert_eq!(canvas.at(0.0, 5.0).0, canvas.bounds.0);
             assert_eq!(canvas.at(1e9, 5.0), (canvas.bounds.2, canvas.bounds.1));
-            canvas.text(
-                canvas.at(50.0, 0.5),
-                "\u{1b}[0m</svg>",
-                HPos::Left,
-                VPos::Center,
-                INK,
-            )
+            canvas.text(canvas.at(50.0, 0.5), "\u{1b}[0m</svg>", HPos::Left, VPos::Center, INK)
         })
         .unwrap();
-        assert!(svg.starts_with("<svg role=\"img\" aria-label=\"a &quot;title&quot; &lt;x&gt;\" viewBox=\"0 0 1280 800\""));
         assert!(
-            !svg.contains("<script>") && svg.contains("&lt;script&gt;"),
-            "{svg}"
+            svg.starts_with("<svg role=\"img\" aria-label=\"a &quot;title&quot; &lt;x&gt;\" viewBox=\"0 0 1280 800\"")
         );
+        assert!(!svg.contains("<script>") && svg.contains("&lt;script&gt;"), "{svg}");
         assert_eq!(svg.matches("</svg>").count(), 1);
         assert!(!svg.contains('\u{1b}') && svg.contains("a &amp; b"));
     }

@@ -22,35 +22,16 @@ pub struct Entry<'a> {
 }
 
 /// The metric of each variant with its interval and the value of each seed.
-pub fn metric_by_variant(
-    analysis: &Analysis,
-    styles: &Styles,
-) -> Result<Option<Figure>, ReportError> {
-    let entries: Vec<Entry> = analysis
-        .ranked()
-        .map(|(row, _)| Entry {
-            label: label(row),
-            row,
-        })
-        .collect();
-    let baseline = analysis
-        .baseline()
-        .and_then(|row| row.estimate)
-        .map(|estimate| estimate.mean);
+pub fn metric_by_variant(analysis: &Analysis, styles: &Styles) -> Result<Option<Figure>, ReportError> {
+    let entries: Vec<Entry> = analysis.ranked().map(|(row, _)| Entry { label: label(row), row }).collect();
+    let baseline = analysis.baseline().and_then(|row| row.estimate).map(|estimate| estimate.mean);
     let title = format::heading(&format!("{} of each variant", analysis.metric().label));
     let caption = format!(
         "Large markers: mean over seeds. Small circles: single seeds. Bars: 95% interval of the mean (Student's t); an arrow \
          says that it goes on beyond the axis, no bar that there is one seed. Dashed: the mean of the baseline {}.",
         analysis.ablation.record.baseline
     );
-    rows(
-        &title,
-        &metric_title(analysis),
-        &entries,
-        baseline,
-        caption,
-        styles,
-    )
+    rows(&title, &metric_title(analysis), &entries, baseline, caption, styles)
 }
 
 /// The metric of every variant of several ablations.
@@ -62,26 +43,14 @@ pub fn joint(analyses: &[Analysis], styles: &Styles) -> Result<Option<Figure>, R
         .into_iter()
         .filter(|(_, row)| row.estimate.is_some())
         .map(|(index, row)| Entry {
-            label: format!(
-                "{}: {}",
-                analyses[index].ablation.record.name, row.variant.record.name
-            ),
+            label: format!("{}: {}", analyses[index].ablation.record.name, row.variant.record.name),
             row,
         })
         .collect();
-    let caption = "All ablations together. Large markers: mean over seeds; small circles: single seeds; bars: 95% interval.";
-    let figure = rows(
-        "All ablations",
-        &metric_title(first),
-        &entries,
-        None,
-        caption.to_owned(),
-        styles,
-    )?;
-    Ok(figure.map(|figure| Figure {
-        layout: Layout::Pair,
-        ..figure
-    }))
+    let caption =
+        "All ablations together. Large markers: mean over seeds; small circles: single seeds; bars: 95% interval.";
+    let figure = rows("All ablations", &metric_title(first), &entries, None, caption.to_owned(), styles)?;
+    Ok(figure.map(|figure| Figure { layout: Layout::Pair, ..figure }))
 }
 
 fn rows(
@@ -96,17 +65,10 @@ fn rows(
         return Ok(None);
     }
     let whole = row_drawing(title, x_title, entries, baseline, styles)?;
-    let close = near_best(
-        entries
-            .iter()
-            .filter_map(|entry| entry.row.estimate.map(|estimate| estimate.mean)),
-    );
+    let close = near_best(entries.iter().filter_map(|entry| entry.row.estimate.map(|estimate| estimate.mean)));
     let mut part = None;
     if close > 0 {
-        part = Some((
-            best_title(close),
-            row_drawing(title, x_title, &entries[..close], None, styles)?,
-        ));
+        part = Some((best_title(close), row_drawing(title, x_title, &entries[..close], None, styles)?));
     }
     Ok(Some(Figure {
         title: title.to_owned(),
@@ -124,15 +86,8 @@ fn row_drawing(
     baseline: Option<f64>,
     styles: &Styles,
 ) -> Result<String, ReportError> {
-    let labels: Vec<String> = entries
-        .iter()
-        .map(|entry| format::shorten(&entry.label, ROW_NAME))
-        .collect();
-    let widest = labels
-        .iter()
-        .map(|label| text_width(label))
-        .max()
-        .unwrap_or(0);
+    let labels: Vec<String> = entries.iter().map(|entry| format::shorten(&entry.label, ROW_NAME)).collect();
+    let widest = labels.iter().map(|label| text_width(label)).max().unwrap_or(0);
     let frame = Frame {
         title,
         size: (SIZE.0, 26 + 44 + ROW * entries.len().max(2) as i32),
@@ -149,13 +104,7 @@ fn row_drawing(
             canvas.line(vec![(x, top), (x, bottom)], MUTED, 1.2, Some((4, 4)))?;
         }
         for (index, (entry, label)) in entries.iter().zip(&labels).enumerate() {
-            one_row(
-                canvas,
-                index,
-                entry,
-                label,
-                &style_of(styles, entry.row.variant),
-            )?;
+            one_row(canvas, index, entry, label, &style_of(styles, entry.row.variant))?;
         }
         Ok(())
     })
@@ -186,31 +135,14 @@ pub fn bar(canvas: &Canvas, from: (Place, bool), to: (Place, bool), colour: RGBC
     let upright = from.0.0 == to.0.0 && from.0.1 != to.0.1;
     for ((place, cut), other) in [(from, to.0), (to, from.0)] {
         let turn = |along: i32, across: i32| {
-            if upright {
-                (place.0 + across, place.1 + along)
-            } else {
-                (place.0 + along, place.1 + across)
-            }
+            if upright { (place.0 + across, place.1 + along) } else { (place.0 + along, place.1 + across) }
         };
-        let away = if upright {
-            (place.1 - other.1).signum()
-        } else {
-            (place.0 - other.0).signum()
-        };
+        let away = if upright { (place.1 - other.1).signum() } else { (place.0 - other.0).signum() };
         if cut {
             let back = -7 * UNIT * away;
-            canvas.fill(
-                vec![place, turn(back, 4 * UNIT), turn(back, -4 * UNIT)],
-                colour,
-                1.0,
-            )?;
+            canvas.fill(vec![place, turn(back, 4 * UNIT), turn(back, -4 * UNIT)], colour, 1.0)?;
         } else {
-            canvas.line(
-                vec![turn(0, 4 * UNIT), turn(0, -4 * UNIT)],
-                colour,
-                1.6,
-                None,
-            )?;
+            canvas.line(vec![turn(0, 4 * UNIT), turn(0, -4 * UNIT)], colour, 1.6, None)?;
         }
     }
     Ok(())
@@ -244,9 +176,7 @@ mod tests {
             Fake::new("full", 400.0, &[0.9, 0.95]),
             Fake::new("reuse", 8.0, &[0.5, 0.52]),
         ]);
-        let figure = metric_by_variant(&Analysis::new(&ablation), &Styles::new())
-            .unwrap()
-            .unwrap();
+        let figure = metric_by_variant(&Analysis::new(&ablation), &Styles::new()).unwrap().unwrap();
         // Two circles, rim and body, for each marker and each seed: without a look of their own all markers are discs.
         assert_eq!(figure.panels.len(), 1);
         assert_eq!(figure.panels[0].1.matches("<circle").count(), 2 * (3 + 6));
@@ -259,9 +189,7 @@ mod tests {
             Fake::new("full", 400.0, &[0.9]),
             Fake::new("reuse", 8.0, &[0.91]),
         ]);
-        let figure = metric_by_variant(&Analysis::new(&ablation), &Styles::new())
-            .unwrap()
-            .unwrap();
+        let figure = metric_by_variant(&Analysis::new(&ablation), &Styles::new()).unwrap().unwrap();
         assert_eq!(figure.panels.len(), 2);
         assert!(!figure.panels[1].1.contains("windows"));
     }

@@ -8,11 +8,7 @@ use crate::report::analysis::{Analysis, near_best};
 use crate::report::{ReportError, format};
 
 /// Values at the end of training by tag, such as accuracy by distance.
-pub fn by_tag(
-    analysis: &Analysis,
-    group: &TagGroup,
-    styles: &Styles,
-) -> Result<Figure, ReportError> {
+pub fn by_tag(analysis: &Analysis, group: &TagGroup, styles: &Styles) -> Result<Figure, ReportError> {
     let rows: Vec<TaggedRow> = analysis
         .rows
         .iter()
@@ -21,35 +17,21 @@ pub fn by_tag(
         .map(|(row, means)| (row.variant.record.name.as_str(), means.as_slice()))
         .collect();
     let is_metric = group.metric == analysis.metric().name;
-    let label = if is_metric {
-        analysis.metric().label.clone()
-    } else {
-        group.metric.replace('_', " ")
-    };
-    let by = if group.name.is_empty() {
-        "part"
-    } else {
-        &group.name
-    };
+    let label = if is_metric { analysis.metric().label.clone() } else { group.metric.replace('_', " ") };
+    let by = if group.name.is_empty() { "part" } else { &group.name };
     let title = format::heading(&format!("{label} by {by}"));
     let whole = tag_drawing(&title, &label, by, group, &rows, styles)?;
     let close = near_best(analysis.ranked().map(|(_, estimate)| estimate.mean));
     let mut part = None;
     // Without a gap among the rows, the first of them are the best.
     if is_metric && close > 0 && rows.len() == analysis.ranked().count() {
-        part = Some((
-            best_title(close),
-            tag_drawing(&title, &label, by, group, &rows[..close], styles)?,
-        ));
+        part = Some((best_title(close), tag_drawing(&title, &label, by, group, &rows[..close], styles)?));
     }
     Ok(Figure {
         title,
         panels: panels(ALL, whole, part),
         caption: "At the end of training, mean over the seeds that finished.".to_owned(),
-        legend: rows
-            .iter()
-            .map(|(name, _)| (None, (*name).to_owned()))
-            .collect(),
+        legend: rows.iter().map(|(name, _)| (None, (*name).to_owned())).collect(),
         layout: Layout::Pair,
     })
 }
@@ -65,10 +47,7 @@ fn tag_drawing(
     rows: &[TaggedRow],
     styles: &Styles,
 ) -> Result<String, ReportError> {
-    let values: Vec<f64> = rows
-        .iter()
-        .flat_map(|(_, means)| means.iter().flatten().copied())
-        .collect();
+    let values: Vec<f64> = rows.iter().flat_map(|(_, means)| means.iter().flatten().copied()).collect();
     let frame = Frame {
         title,
         size: SIZE,
@@ -87,17 +66,12 @@ fn tag_drawing(
 }
 
 fn tagged_line(canvas: &Canvas, means: &[Option<f64>], style: &Style) -> Drawn {
-    let places: Vec<_> = means
-        .iter()
-        .enumerate()
-        .filter_map(|(index, mean)| mean.map(|mean| canvas.at(index as f64, mean)))
-        .collect();
+    let places: Vec<_> =
+        means.iter().enumerate().filter_map(|(index, mean)| mean.map(|mean| canvas.at(index as f64, mean))).collect();
     if places.len() > 1 {
         canvas.line(places.clone(), style.colour, 2.0, style.dash)?;
     }
-    places
-        .into_iter()
-        .try_for_each(|place| canvas.marker(place, style, 4.0))
+    places.into_iter().try_for_each(|place| canvas.marker(place, style, 4.0))
 }
 
 #[cfg(test)]
