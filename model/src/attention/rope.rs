@@ -7,7 +7,7 @@ use burn::tensor::{DType, Device, Tensor, TensorData};
 use crate::config::YarnConfig;
 use crate::ops;
 
-/// Angle per position of each of the `dim / 2` pairs: `base^(-2 i / dim)`, stretched by YaRN where a training length is
+/// Angle per position of each of the `dim / 2` pairs: `base^(-2 i / dim)`, stretched by `YaRN` where a training length is
 /// given. Slow pairs are divided by the factor, fast ones are kept, with a linear ramp over the pair number in between.
 /// There is no attention factor (released reference code).
 pub fn rope_frequencies(dim: usize, base: f64, yarn: Option<&YarnConfig>) -> Vec<f64> {

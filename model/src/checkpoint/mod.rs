@@ -42,11 +42,11 @@ pub enum CheckpointError {
 
 fn list(problems: &[String]) -> String {
     const SHOWN: usize = 20;
-    let mut text: String = problems.iter().take(SHOWN).map(|problem| format!("\n  {problem}")).collect();
+    let mut lines: Vec<String> = problems.iter().take(SHOWN).cloned().collect();
     if problems.len() > SHOWN {
-        text += &format!("\n  and {} more", problems.len() - SHOWN);
+        lines.push(format!("and {} more", problems.len() - SHOWN));
     }
-    text
+    lines.into_iter().flat_map(|line| ["\n  ".to_string(), line]).collect()
 }
 
 /// One weight, in the official layout.
@@ -153,6 +153,9 @@ pub fn load<M: Module>(module: M, weights: BTreeMap<String, Weight>, source_name
             None => problems.push(format!("{name}: missing, expected {dims:?}")),
             Some(found) if found.dims != *dims => {
                 problems.push(format!("{name}: has shape {:?}, expected {dims:?}", found.dims));
+            }
+            Some(found) if found.values.len() != dims.iter().product::<usize>() => {
+                problems.push(format!("{name}: has {} numbers for shape {dims:?}", found.values.len()));
             }
             Some(_) => {}
         }

@@ -5,7 +5,7 @@
 
 use burn::tensor::{Bool, Int, Tensor, TensorData};
 
-use super::{NO_ENTRY, PoolUse, SelectSpec, Selection};
+use super::{NAN_ROW, NO_ENTRY, PoolUse, SelectSpec, Selection};
 
 /// Rows of `latents` `[B, N, d]` named by `index` `[B, S, R]`: `[B, S, R, d]`, and where an entry is listed `[B, S, R]`.
 /// Places without an entry hold row 0, to be masked.
@@ -40,6 +40,7 @@ pub fn readout(
 ) -> (Tensor<4>, Tensor<3>) {
     let [batch, seq, heads, dim] = q.dims();
     let positions = window_positions(seq, width, &q.device()).repeat_dim(0, batch);
+    let marked = topk.clone().lower_elem(NO_ENTRY).any_dim(2);
     let (near, near_listed) = gather(window, positions);
     let (far, far_listed) = gather(main, topk);
     let entries = Tensor::cat(vec![near, far], 2);
@@ -54,7 +55,9 @@ pub fn readout(
     let weights = (logits - max.clone().repeat_dim(3, count)).exp().mask_fill(absent, 0.0);
     let sum = weights.clone().sum_dim(3) + (sink - max.clone()).exp();
     let output = weights.matmul(entries) / sum.clone().repeat_dim(3, dim);
-    (output, (sum.log() + max).reshape([batch, seq, heads]).detach())
+    let lse = (sum.log() + max).reshape([batch, seq, heads]).detach();
+    let marked: Tensor<3, Bool> = marked.repeat_dim(2, heads);
+    (output.mask_fill(marked.clone().unsqueeze_dim::<4>(3).repeat_dim(3, dim), f32::NAN), lse.mask_fill(marked, f32::NAN))
 }
 
 /// See [`rotate`](fn@super::rotate).
@@ -78,7 +81,9 @@ pub fn index_scores(q: Tensor<4>, keys: Tensor<3>, weights: Tensor<3>) -> Tensor
     let [batch, seq, heads, dim] = q.dims();
     let entries = keys.dims()[1];
     let products = q.reshape([batch, seq * heads, dim]).matmul(keys.swap_dims(1, 2));
-    let products = burn::tensor::activation::relu(products).reshape([batch, seq, heads, entries]);
+    // Not the backend's relu, which may turn a NaN into 0.
+    let off = products.clone().lower_equal_elem(0.0);
+    let products = products.mask_fill(off, 0.0).reshape([batch, seq, heads, entries]);
     (products * weights.unsqueeze_dim::<4>(3)).sum_dim(2).reshape([batch, seq, entries])
 }
 
@@ -136,9 +141,11 @@ pub fn index_select(
             PoolUse::Read { size } => pool[row * pool_width..(row + 1) * pool_width].contains(&((j / size) as i32)),
             PoolUse::None | PoolUse::Build { .. } => true,
         };
-        topk.extend(best(scores, (0..visible).filter(inside).collect(), spec.topk));
+        let candidates: Vec<usize> = (0..visible).filter(inside).collect();
+        let marked = candidates.iter().any(|&j| scores[j].is_nan());
+        topk.extend(if marked { vec![NAN_ROW; spec.topk] } else { best(scores, candidates, spec.topk) });
         if let PoolUse::Build { blocks, size } = spec.pool {
-            built.extend(candidate_blocks(scores, size, blocks));
+            built.extend(if marked { vec![NO_ENTRY; blocks] } else { candidate_blocks(scores, size, blocks) });
         }
     }
     let rows = |values: Vec<i32>, width| Tensor::from_data(TensorData::new(values, [batch, seq, width]), &device);

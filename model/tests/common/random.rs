@@ -5,6 +5,12 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use rand_distr::{Distribution, StandardNormal};
 
+/// A stream of its own for every name (FNV-1a, the same on every machine and compiler).
+pub fn named(name: &str, seed: u64) -> StdRng {
+    let start = 0xcbf2_9ce4_8422_2325_u64 ^ seed;
+    StdRng::seed_from_u64(name.bytes().fold(start, |hash, byte| (hash ^ byte as u64).wrapping_mul(0x0100_0000_01b3)))
+}
+
 /// A stream of random numbers.
 pub struct Source(pub StdRng);
 

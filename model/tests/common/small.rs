@@ -1,7 +1,6 @@
 //! Small models of any mix, and what tests ask of them.
 
 use std::collections::BTreeMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
 
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{DType, Device, Gradients, Int, Tensor, TensorData, activation};
@@ -10,11 +9,11 @@ use csa2_model::checkpoint::weights;
 use csa2_model::config::{FfnConfig, ModelConfig, PoolConfig, YarnConfig};
 use csa2_model::init::initialize;
 use csa2_model::model::{Model, ModelOutput};
-use rand::SeedableRng;
 use rand::rngs::StdRng;
 use rand_distr::{Distribution, StandardNormal};
 
 use super::TakeGradient;
+use super::random::named;
 
 /// Token ids of the small models.
 pub const VOCABULARY: usize = 11;
@@ -60,11 +59,7 @@ pub fn model(config: &ModelConfig, seed: u64, device: &Device) -> Model {
 
 /// Sets the weights of a model as [`model`] does.
 pub fn start(model: Model, seed: u64) -> Model {
-    let stream = |path: &str| {
-        let mut hasher = DefaultHasher::new();
-        (seed, path).hash(&mut hasher);
-        StdRng::seed_from_u64(hasher.finish())
-    };
+    let stream = |path: &str| named(path, seed);
     initialize(model, 0.0, stream).map(&mut Shake { path: Vec::new(), stream })
 }
 

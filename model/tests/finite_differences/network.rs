@@ -1,7 +1,6 @@
 //! Whole networks of every mode: the slope of a loss along a random direction of each parameter.
 
 use std::collections::BTreeMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{DType, Gradients, Tensor};
@@ -9,15 +8,13 @@ use csa2_model::attention::{Context, Phase};
 use csa2_model::checkpoint::{ParameterPath, is_indexer};
 use csa2_model::model::{Model, ModelOutput};
 
-use super::common::random::Source;
+use super::common::random::{Source, named};
 use super::common::{numbers, small};
 use super::{STEP, device, tensor};
 
 /// The direction in which a parameter is moved.
 fn direction<const D: usize>(name: &str, dims: [usize; D]) -> Tensor<D> {
-    let mut hasher = DefaultHasher::new();
-    name.hash(&mut hasher);
-    Source::new(hasher.finish()).normal(dims, &device(), DType::F64)
+    Source(named(name, 0)).normal(dims, &device(), DType::F64)
 }
 
 /// The model in f64, one parameter moved.
