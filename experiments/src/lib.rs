@@ -6,4 +6,5 @@ pub mod commands;
 pub mod plan;
 pub mod report;
 pub mod results;
+pub mod say;
 pub mod stats;

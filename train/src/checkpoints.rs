@@ -2,10 +2,11 @@
 //!
 //! `state.json` is replaced last and in one step, so that a killed writer leaves the previous checkpoint whole.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use csa2_model::checkpoint::{self, CheckpointError};
+use csa2_model::checkpoint::{self, CheckpointError, Weight};
 use csa2_model::model::Model;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -42,21 +43,34 @@ pub enum StoreError {
     /// A file cannot be written or read.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The weights do not fit.
+    /// The weights cannot be brought into a file.
     #[error(transparent)]
     Weights(#[from] CheckpointError),
+    /// A checkpoint is there, but cannot be used.
+    #[error("{error}\nThis checkpoint cannot be used; remove {} to train this run from its start", run.display())]
+    Damaged {
+        /// What is wrong; it names the file.
+        error: Box<dyn std::error::Error + Send + Sync>,
+        /// The run's folder.
+        run: PathBuf,
+    },
 }
 
 /// The checkpoint folder of a run.
 #[derive(Clone, Debug)]
 pub struct Store {
+    run: PathBuf,
     folder: PathBuf,
 }
 
 impl Store {
     /// The checkpoints of the run in `run`.
     pub fn new(run: &Path) -> Self {
-        Self { folder: run.join("checkpoint") }
+        Self { run: run.to_path_buf(), folder: run.join("checkpoint") }
+    }
+
+    fn damaged(&self, error: impl std::error::Error + Send + Sync + 'static) -> StoreError {
+        StoreError::Damaged { error: Box::new(error), run: self.run.clone() }
     }
 
     /// Where `state.json` is.
@@ -73,13 +87,34 @@ impl Store {
         if !path.exists() {
             return Ok(None);
         }
-        let state: State =
-            serde_json::from_slice(&files::read(&path)?).map_err(|error| FileError::content(&path, error))?;
+        let bytes = files::read(&path).map_err(|error| self.damaged(error))?;
+        let wrong = |message: String| self.damaged(FileError::content(&path, message));
+        let state: State = serde_json::from_slice(&bytes).map_err(|error| wrong(error.to_string()))?;
         if state.schema != SCHEMA {
-            let message = format!("is a checkpoint of form {}, this version reads form {SCHEMA}", state.schema);
-            return Err(FileError::content(&path, message).into());
+            return Err(wrong(format!("is a checkpoint of form {}, this version reads form {SCHEMA}", state.schema)));
+        }
+        // The names are told by the step, so a file of another step or place was not meant.
+        let (model, optimizer) = names(state.step);
+        if (&state.model, &state.optimizer) != (&model, &optimizer) {
+            let (found, other) = (&state.model, &state.optimizer);
+            return Err(wrong(format!(
+                "names {found} and {other}, where step {} has {model} and {optimizer}",
+                state.step
+            )));
         }
         Ok(Some(state))
+    }
+
+    /// Refuses a state that a run of `steps` steps cannot have left.
+    ///
+    /// # Errors
+    /// When the state is of a later step.
+    pub fn check_step(&self, state: &State, steps: u64) -> Result<(), StoreError> {
+        if state.step <= steps {
+            return Ok(());
+        }
+        let message = format!("is of step {}, but the whole run has {steps} steps", state.step);
+        Err(self.damaged(FileError::content(&self.state_path(), message)))
     }
 
     /// Writes a checkpoint and removes the one before.
@@ -96,15 +131,9 @@ impl Store {
         config_hash: &str,
     ) -> Result<(), StoreError> {
         files::make_folder(&self.folder)?;
-        let state = State {
-            schema: SCHEMA,
-            step,
-            metrics_bytes,
-            seconds,
-            config_hash: config_hash.into(),
-            model: format!("model-{step:08}.safetensors"),
-            optimizer: format!("optimizer-{step:08}.safetensors"),
-        };
+        let (names, config_hash) = (names(step), config_hash.into());
+        let state =
+            State { schema: SCHEMA, step, metrics_bytes, seconds, config_hash, model: names.0, optimizer: names.1 };
         let weights = checkpoint::encode(&checkpoint::weights(model)?)?;
         files::write_atomic(&self.folder.join(&state.model), &weights)?;
         files::write_atomic(&self.folder.join(&state.optimizer), &checkpoint::encode(&optimizer.state()?)?)?;
@@ -117,6 +146,7 @@ impl Store {
 
     /// Files of earlier checkpoints are only in the way; one that cannot be removed does no harm.
     fn remove_others(&self, state: &State) {
+        files::remove_partial(&self.folder);
         let Ok(entries) = fs::read_dir(&self.folder) else { return };
         for path in entries.flatten().map(|entry| entry.path()) {
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -131,9 +161,8 @@ impl Store {
     /// # Errors
     /// When they cannot be read or do not fit.
     pub fn load_model(&self, state: &State, model: Model) -> Result<Model, StoreError> {
-        let path = self.folder.join(&state.model);
-        let name = path.display().to_string();
-        Ok(checkpoint::load(model, checkpoint::decode(&files::read(&path)?, &name)?, &name)?)
+        let (weights, name) = self.read(&state.model)?;
+        checkpoint::load(model, weights, &name).map_err(|error| self.damaged(error))
     }
 
     /// The optimizer with the state that `state` names.
@@ -146,9 +175,77 @@ impl Store {
         config: &TrainConfig,
         device: &burn::tensor::Device,
     ) -> Result<Optimizer, StoreError> {
-        let path = self.folder.join(&state.optimizer);
+        let (arrays, name) = self.read(&state.optimizer)?;
+        Optimizer::new(config).restore(arrays, &name, device).map_err(|error| self.damaged(error))
+    }
+
+    /// The arrays in a file of the checkpoint, and the file's name for messages.
+    fn read(&self, file: &str) -> Result<(BTreeMap<String, Weight>, String), StoreError> {
+        let path = self.folder.join(file);
         let name = path.display().to_string();
-        let arrays = checkpoint::decode(&files::read(&path)?, &name)?;
-        Ok(Optimizer::new(config).restore(arrays, &name, device)?)
+        let bytes = files::read(&path).map_err(|error| self.damaged(error))?;
+        Ok((checkpoint::decode(&bytes, &name).map_err(|error| self.damaged(error))?, name))
+    }
+}
+
+/// The files of the checkpoint of step `step`: weights and optimizer.
+fn names(step: u64) -> (String, String) {
+    (format!("model-{step:08}.safetensors"), format!("optimizer-{step:08}.safetensors"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state(change: impl FnOnce(&mut State)) -> State {
+        let (model, optimizer) = names(20);
+        let config_hash = "abc".into();
+        let mut state =
+            State { schema: SCHEMA, step: 20, metrics_bytes: 7, seconds: 1.5, config_hash, model, optimizer };
+        change(&mut state);
+        state
+    }
+
+    /// What reading `text` as a run's `state.json` gives.
+    fn read(text: &[u8]) -> Result<Option<State>, String> {
+        let run = tempfile::tempdir().unwrap();
+        let store = Store::new(run.path());
+        fs::create_dir(&store.folder).unwrap();
+        fs::write(store.state_path(), text).unwrap();
+        store.state().map_err(|error| error.to_string().replace(&run.path().display().to_string(), "RUN"))
+    }
+
+    #[test]
+    fn a_state_is_read_back_and_none_is_none() {
+        let run = tempfile::tempdir().unwrap();
+        assert!(Store::new(run.path()).state().unwrap().is_none());
+        let whole = state(|_| ());
+        assert_eq!(read(&serde_json::to_vec(&whole).unwrap()), Ok(Some(whole)));
+    }
+
+    #[test]
+    fn a_damaged_state_is_named_with_a_way_out() {
+        let message = |state: &State| read(&serde_json::to_vec(state).unwrap()).unwrap_err();
+        let way_out = "\nThis checkpoint cannot be used; remove RUN to train this run from its start";
+        for (found, start) in [
+            (read(b"garbage").unwrap_err(), "RUN/checkpoint/state.json: expected value at line 1"),
+            (read(b"").unwrap_err(), "RUN/checkpoint/state.json: EOF"),
+            (message(&state(|s| s.schema = 9)), "RUN/checkpoint/state.json: is a checkpoint of form 9"),
+            (message(&state(|s| s.step = 21)), "RUN/checkpoint/state.json: names model-00000020.safetensors and"),
+            (
+                message(&state(|s| s.model = "../../../secret".into())),
+                "RUN/checkpoint/state.json: names ../../../secret",
+            ),
+        ] {
+            assert!(found.starts_with(start) && found.ends_with(way_out), "{found}");
+        }
+    }
+
+    #[test]
+    fn a_step_beyond_the_end_is_refused() {
+        let store = Store::new(Path::new("run"));
+        assert!(store.check_step(&state(|_| ()), 20).is_ok());
+        let message = store.check_step(&state(|_| ()), 19).unwrap_err().to_string();
+        assert!(message.contains("is of step 20, but the whole run has 19 steps"), "{message}");
     }
 }

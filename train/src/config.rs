@@ -162,6 +162,14 @@ impl TrainConfig {
         if self.batch == 0 || self.batch > 1 << 20 {
             return refuse("batch", &self.batch, "a step needs 1 to 1048576 sequences");
         }
+        let most = u64::from(i32::MAX.unsigned_abs());
+        if self.tokens_per_step(seq_len) > most {
+            let right = format!(
+                "with sequences of {seq_len} tokens, {} fill the {most} tokens that a step can number",
+                most / seq_len as u64
+            );
+            return refuse("batch", &self.batch, &right);
+        }
         if self.steps(seq_len) == 0 {
             let need = self.tokens_per_step(seq_len);
             return refuse("tokens", &self.tokens, &format!("one step takes {need} tokens (batch x sequence length)"));
@@ -249,6 +257,11 @@ mod tests {
             config.validate(48).unwrap_err().to_string()
         };
         assert_eq!(refused(|c| c.batch = 0), "`train.batch = 0`: a step needs 1 to 1048576 sequences");
+        let long = TrainConfig { batch: 4096, tokens: u64::MAX, ..config() }.validate(1 << 20).unwrap_err();
+        assert_eq!(
+            long.to_string(),
+            "`train.batch = 4096`: with sequences of 1048576 tokens, 2047 fill the 2147483647 tokens that a step can number"
+        );
         assert_eq!(
             refused(|c| c.tokens = 1000),
             "`train.tokens = 1000`: one step takes 1536 tokens (batch x sequence length)"

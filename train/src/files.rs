@@ -80,16 +80,27 @@ fn try_write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     sync_folder(parent)
 }
 
+/// How the name of a file begins that is not yet whole.
+pub const PARTIAL: &str = ".partial-";
+
 /// A temporary file is private to its user by default; a result is as readable as any other new file.
 #[cfg(unix)]
 fn temporary(parent: &Path) -> io::Result<NamedTempFile> {
     use std::os::unix::fs::PermissionsExt;
-    Builder::new().prefix(".partial-").permissions(Permissions::from_mode(0o666)).tempfile_in(parent)
+    Builder::new().prefix(PARTIAL).permissions(Permissions::from_mode(0o666)).tempfile_in(parent)
 }
 
 #[cfg(not(unix))]
 fn temporary(parent: &Path) -> io::Result<NamedTempFile> {
-    Builder::new().prefix(".partial-").tempfile_in(parent)
+    Builder::new().prefix(PARTIAL).tempfile_in(parent)
+}
+
+/// Removes what killed writers left in `folder`. One that cannot be removed is only in the way.
+pub fn remove_partial(folder: &Path) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    for entry in entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with(PARTIAL)) {
+        let _ = fs::remove_file(entry.path());
+    }
 }
 
 /// Makes a rename last through a power cut; only Unix can sync a folder.
@@ -131,6 +142,19 @@ mod tests {
         write_atomic(&path, b"two").unwrap();
         assert_eq!(read(&path).unwrap(), b"two");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_a_killed_writer_left_is_removed_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in [".partial-a1b2", "a.json", ".lock"] {
+            fs::write(folder.path().join(name), b"x").unwrap();
+        }
+        remove_partial(folder.path());
+        let mut left: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, [".lock", "a.json"]);
+        remove_partial(Path::new("no-such-folder"));
     }
 
     #[test]

@@ -171,6 +171,7 @@ impl Trainer<'_> {
         if now.step == 0 {
             self.measure(&mut now, &at(&measuring, 0))?;
         }
+        let mut last = None;
         let batches = Prefetch::start(self.task.clone(), self.seed, self.config.train.batch, now.step..steps)?;
         for batch in batches {
             let (step, batch) = batch?;
@@ -183,14 +184,18 @@ impl Trainer<'_> {
             if done.is_multiple_of(self.config.train.evaluate_every) || done == steps {
                 // The end is judged as the model will be used.
                 let cx = if done == steps { measuring.clone() } else { at(&measuring, step) };
-                self.measure(&mut now, &cx)?;
+                last = Some(self.measure(&mut now, &cx)?).filter(|_| done == steps);
             }
             if done.is_multiple_of(self.config.train.checkpoint_every) || done == steps {
                 self.save(&mut now)?;
             }
             (self.progress)(done);
         }
-        let values = evaluate(&now.model.valid(), &*self.task, &measuring, self.config.train.batch, &self.device)?;
+        // A run that was killed after its last checkpoint has nothing left to train, but is measured again.
+        let values = match last {
+            Some(values) => values,
+            None => self.evaluate(&now.model, &measuring)?,
+        };
         let tokens = now.step * self.config.train.tokens_per_step(seq);
         Ok(Outcome::Finished(Finished { steps: now.step, tokens, values, seconds: now.seconds() }))
     }
@@ -210,6 +215,9 @@ impl Trainer<'_> {
         if let Some(state) = state.as_ref().filter(|state| state.config_hash != self.config_hash) {
             let (path, found) = (self.folder.to_path_buf(), state.config_hash.clone());
             return Err(TrainError::OtherRun { path, found, expected: self.config_hash.into() });
+        }
+        if let Some(state) = &state {
+            store.check_step(state, self.steps())?;
         }
         let metrics = self.folder.join("metrics.jsonl");
         let metrics = MetricsFile::open(metrics, state.as_ref().map_or(0, |state| state.metrics_bytes))?;
@@ -324,9 +332,15 @@ impl Trainer<'_> {
         self.append(now, Split::Train, cx.phase, values)
     }
 
-    fn measure(&self, now: &mut Progress, cx: &Context) -> Result<(), TrainError> {
-        let values = evaluate(&now.model.valid(), &*self.task, cx, self.config.train.batch, &self.device)?;
-        self.append(now, Split::Validation, cx.phase, values)
+    /// Evaluates and writes the values down.
+    fn measure(&self, now: &mut Progress, cx: &Context) -> Result<BTreeMap<String, f64>, TrainError> {
+        let values = self.evaluate(&now.model, cx)?;
+        self.append(now, Split::Validation, cx.phase, values.clone())?;
+        Ok(values)
+    }
+
+    fn evaluate(&self, model: &Model, cx: &Context) -> Result<BTreeMap<String, f64>, TensorReadError> {
+        evaluate(&model.valid(), &*self.task, cx, self.config.train.batch, &self.device)
     }
 
     fn append(
@@ -365,7 +379,7 @@ impl Trainer<'_> {
             return Ok(self.not_finite(now, "the loss", place));
         }
         for (layer, loss) in output.index_losses {
-            if !finite(loss)? {
+            if !finite(loss.mul_scalar(self.config.train.index_loss))? {
                 let place = format!("the indexer's loss of layer {layer} ({})", mode(layer));
                 return Ok(self.not_finite(now, "the loss", place));
             }

@@ -20,11 +20,13 @@
 //! model.topk = 2               # any key of the base may be replaced
 //! ```
 
-use std::collections::{BTreeMap, BTreeSet};
+mod check;
+
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use csa2_model::config::{ConfigError, ModelConfig};
+use csa2_model::config::ConfigError;
 use csa2_model::cost::Cost;
 use csa2_train::config::{RunConfig, RunConfigError};
 use csa2_train::files::{self, FileError};
@@ -163,7 +165,7 @@ impl AblationConfig {
     pub fn load(path: &Path) -> Result<Self, AblationError> {
         let text = read_text(path)?;
         let file: AblationFile = toml::from_str(&text).map_err(|error| toml_error(path, &error))?;
-        check_section(path, &file)?;
+        check::section(path, &file)?;
         let folder = path.parent().unwrap_or(Path::new("."));
         let mut tasks = TaskCache::default();
         let mut variants = Vec::new();
@@ -175,6 +177,7 @@ impl AblationConfig {
             };
             variants.push(resolve(&file, variant, folder, &mut tasks).map_err(at)?);
         }
+        check::metric(path, &variants)?;
         let mut section = file.ablation;
         section.baseline = Some(section.baseline.unwrap_or_else(|| variants[0].name.clone()));
         Ok(Self { section, variants, path: path.to_path_buf() })
@@ -200,54 +203,6 @@ pub fn read_text(path: &Path) -> Result<String, AblationError> {
 /// A parser's complaint with the file's name before it.
 pub fn toml_error(path: &Path, error: &toml::de::Error) -> AblationError {
     AblationError::Toml { path: path.to_path_buf(), message: error.to_string().trim_end().to_string() }
-}
-
-fn check_section(path: &Path, file: &AblationFile) -> Result<(), AblationError> {
-    let refuse = |message: String| Err(AblationError::Toml { path: path.to_path_buf(), message });
-    let section = &file.ablation;
-    check_name("ablation.name", &section.name).or_else(&refuse)?;
-    if file.variant.is_empty() {
-        return refuse("has no [[variant]]; an ablation compares at least one, better two".into());
-    }
-    let mut names = BTreeSet::new();
-    for variant in &file.variant {
-        check_name("a variant's name", &variant.name).or_else(&refuse)?;
-        if !names.insert(variant.name.to_lowercase()) {
-            return refuse(format!("has two variants named \"{}\" (case does not count); rename one", variant.name));
-        }
-    }
-    if let Some(baseline) = section.baseline.as_ref().filter(|b| !file.variant.iter().any(|v| v.name == **b)) {
-        let names: Vec<&str> = file.variant.iter().map(|v| v.name.as_str()).collect();
-        return refuse(format!(
-            "ablation.baseline = \"{baseline}\" is no variant; the variants are: {}",
-            names.join(", ")
-        ));
-    }
-    if section.seeds.is_empty() {
-        return refuse(
-            "ablation.seeds is empty; one seed makes one run of every variant, three give an interval".into(),
-        );
-    }
-    if section.seeds.iter().collect::<BTreeSet<_>>().len() < section.seeds.len() {
-        return refuse(format!("ablation.seeds = {:?} names a seed twice; every seed is one run", section.seeds));
-    }
-    if section.decode_context == 0 {
-        return refuse("ablation.decode_context = 0: it is a context length in tokens, at least 1".into());
-    }
-    Ok(())
-}
-
-/// Names become folders.
-fn check_name(what: &str, name: &str) -> Result<(), String> {
-    let fine = |c: char| c.is_alphanumeric() || " -_.,+@*=()".contains(c);
-    let plain = !name.starts_with([' ', '.', '-']) && !name.ends_with([' ', '.']);
-    if !name.is_empty() && name.len() <= 80 && plain && name.chars().all(fine) {
-        return Ok(());
-    }
-    Err(format!(
-        "{what} is {name:?}; a name becomes a folder, so it is 1 to 80 letters, digits, spaces or any of -_.,+@*=(), \
-         without a space, point or minus at its start or a space or point at its end"
-    ))
 }
 
 /// Builds every task once, however many variants share it.
@@ -294,19 +249,23 @@ fn resolve(
     }
     let overrides = flatten(&changes).into_iter().filter(|(key, _)| key != "model.layers").collect();
     merge(&mut whole, changes);
-    let mut run: RunConfig = Value::Table(whole).try_into().map_err(|error: toml::de::Error| error.to_string().trim_end().to_string())?;
+    let mut run: RunConfig = Value::Table(whole).try_into().map_err(|error: toml::de::Error| with_key(&error))?;
     let task = tasks.get(&run.task, folder).map_err(|error| error.to_string())?;
     run.model = run.model_for(&*task).map_err(|error: RunConfigError| error.to_string())?;
     run.train.validate(task.seq_len()).map_err(|error| error.to_string())?;
-    check_buildable(&run.model, &*task)?;
+    check::buildable(&run.model, &*task)?;
     let cost = Cost::of(&run.model).map_err(|error: ConfigError| error.to_string())?;
+    check::size(&cost, task.seq_len())?;
     Ok(Variant { name: variant.name.clone(), note: variant.note.clone(), overrides, run, task, cost })
 }
 
-/// Finds out before any training starts that a model cannot be built.
-fn check_buildable(config: &ModelConfig, task: &dyn Task) -> Result<(), String> {
-    let hint = task.auxiliary().map(|auxiliary| auxiliary.after_layer);
-    csa2_model::model::check(config, hint).map(|_| ()).map_err(|error| error.to_string())
+/// A merged table has no lines any more, but the parser ends its message with the key: that is told first.
+fn with_key(error: &toml::de::Error) -> String {
+    let message = error.to_string();
+    match message.trim_end().rsplit_once("\nin `") {
+        Some((wrong, key)) => format!("`{}`: {wrong}", key.trim_end_matches('`')),
+        None => message.trim_end().to_string(),
+    }
 }
 
 /// Replaces keys of `base`; tables are merged key by key, except that another `kind` replaces the whole table.

@@ -4,6 +4,8 @@ mod config;
 mod progress;
 mod record;
 mod runner;
+#[cfg(test)]
+mod testing;
 
 pub use config::{AblationConfig, AblationError, Section, Variant, read_text, toml_error};
 pub use runner::{Ended, RunnerError, RunnerOptions, run};

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use crate::say::say;
+
 /// Seconds between two plain lines.
 const PLAIN_INTERVAL: Duration = Duration::from_secs(15);
 
@@ -46,15 +48,16 @@ impl Progress {
             && last.elapsed() >= PLAIN_INTERVAL
         {
             *last = Instant::now();
-            eprintln!("{:>3}%  {}", done * 100 / self.total.max(1), self.state(done));
+            let percent = 100.0 * done as f64 / self.total.max(1) as f64;
+            say(&format!("{percent:>3.0}%  {}", self.state(done)));
         }
     }
 
     /// Prints a line above the bar.
     pub fn say(&self, line: &str) {
         match &self.bar {
-            Some(bar) => bar.suspend(|| eprintln!("{line}")),
-            None => eprintln!("{line}"),
+            Some(bar) => bar.suspend(|| say(line)),
+            None => say(line),
         }
     }
 
@@ -67,7 +70,7 @@ impl Progress {
 
     fn state(&self, done: u64) -> String {
         let seconds = self.started.elapsed().as_secs_f64();
-        let rate = (done - self.before) as f64 / seconds.max(1e-3);
+        let rate = done.saturating_sub(self.before) as f64 / seconds.max(1e-3);
         let left = (self.total.saturating_sub(done)) as f64 / rate.max(1e-3);
         format!("{} tokens/s, {} left", thousands(rate), duration(left))
     }

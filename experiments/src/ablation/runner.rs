@@ -1,16 +1,17 @@
 //! Runs every variant with every seed: what is finished stays, what is not goes on, several at a time.
 
+mod folder;
+
 use std::collections::{BTreeMap, VecDeque};
-use std::fs::{self, File, TryLockError};
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::SystemTime;
 
 use burn::tensor::Device;
 use csa2_train::checkpoints::Store;
-use csa2_train::files::{FileError, make_folder, write_atomic};
+use csa2_train::files::{FileError, make_folder, remove_partial, write_atomic};
 use csa2_train::trainer::{Finished, Outcome, TrainError, Trainer};
 use thiserror::Error;
 
@@ -18,8 +19,7 @@ use super::progress::{Progress, duration};
 use super::record::record;
 use super::{AblationConfig, Variant};
 use crate::results::{
-    AblationRecord, ResultsError, RunSummary, SCHEMA, Status, ablation_path, read_ablation, read_summary, run_dir,
-    summary_path, write_json,
+    ResultsError, RunSummary, SCHEMA, Status, ablation_path, read_summary, run_dir, summary_path, write_json,
 };
 
 /// How an ablation is run.
@@ -47,9 +47,18 @@ pub enum RunnerError {
     /// A file cannot be written or read.
     #[error(transparent)]
     File(#[from] FileError),
-    /// Results cannot be written or read.
+    /// Results cannot be written.
     #[error(transparent)]
     Results(#[from] ResultsError),
+    /// The record of what was run before cannot be read.
+    #[error("{0}\nRun with --fresh to start anew (what is there is moved aside), or give another --out.")]
+    Record(ResultsError),
+    /// A run's summary cannot be read.
+    #[error("{error}\nRemove this summary and run the same command again: the run is taken up at its last checkpoint.")]
+    Summary {
+        /// What is wrong; it names the file.
+        error: ResultsError,
+    },
     /// A run stopped for a reason that is not its own.
     #[error("variant \"{variant}\", seed {seed}: {error}")]
     Run {
@@ -63,6 +72,7 @@ pub enum RunnerError {
     /// Results of another configuration are in the way.
     #[error(
         "{}: holds results of another configuration. Changed:{}\n\
+         (A hash covers a variant's configuration, its data, the backend and --threads.)\n\
          Run with --fresh to start anew (what is there is moved aside), or give the ablation another name.",
         path.display(), list(changes)
     )]
@@ -84,8 +94,25 @@ pub enum RunnerError {
         /// The folder.
         path: PathBuf,
     },
+    /// The place is no folder.
+    #[error("{}: is no folder; give another --out", path.display())]
+    NoFolder {
+        /// The place.
+        path: PathBuf,
+    },
+    /// Results cannot be moved out of the way.
+    #[error("{}: cannot be moved aside: {source}; move it yourself, or give another --out", path.display())]
+    Aside {
+        /// The folder.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// No thread for a run.
+    #[error("cannot start a thread for a run: {0}; lower --jobs")]
+    Worker(io::Error),
     /// The thread pool of a run cannot be made.
-    #[error("cannot start {threads} threads for a run: {error}")]
+    #[error("cannot start {threads} threads for a run: {error}; lower --threads or --jobs")]
     Threads {
         /// How many.
         threads: usize,
@@ -101,11 +128,8 @@ fn list(lines: &[String]) -> String {
 /// How an ablation ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ended {
-    /// Every run is finished, but for those that failed.
-    Done {
-        /// How many failed.
-        failed: usize,
-    },
+    /// Every run has come to its end, or failed.
+    Done,
     /// It was asked to stop.
     Interrupted,
 }
@@ -130,56 +154,29 @@ pub fn run(config: &AblationConfig, options: &RunnerOptions, stop: &AtomicBool) 
         .collect::<Result<_, _>>()
         .map_err(|error| FileError::content(&config.path, error))?;
     let new = record(config, &hashes, options.command.clone());
-    let _lock = open_folder(options, &new)?;
+    let _lock = folder::open(options, &new)?;
     write_json(&ablation_path(&options.out), &new)?;
 
-    let mut queue = VecDeque::new();
-    let (mut total, mut before, mut kept) = (0, 0, 0);
-    // Seed by seed, so that every variant has a first result early.
-    for &seed in &config.section.seeds {
-        for (variant, hash) in config.variants.iter().zip(&hashes) {
-            let folder = run_dir(&options.out, &variant.name, seed);
-            let budget = budget(variant);
-            total += budget;
-            if finished(&folder, hash)? {
-                kept += 1;
-                before += budget;
-                continue;
-            }
-            let state = Store::new(&folder).state().map_err(|error| RunnerError::Run {
-                variant: variant.name.clone(),
-                seed,
-                error: Box::new(error.into()),
-            })?;
-            before += state.map_or(0, |s| s.step * variant.run.train.tokens_per_step(variant.task.seq_len()));
-            queue.push_back(Job { variant, hash, seed, folder });
-        }
-    }
-    let runs = queue.len();
-    let progress = Progress::new(total, before);
+    let todo = todo(config, &hashes, &options.out)?;
+    let runs = todo.queue.len();
+    let progress = Progress::new(todo.total, todo.before);
     let jobs = options.jobs.clamp(1, runs.max(1));
-    if kept > 0 {
-        progress.say(&format!("{kept} of {} runs are finished and stay as they are", kept + runs));
+    if todo.kept > 0 {
+        progress.say(&format!("{} of {} runs are finished and stay as they are", todo.kept, todo.kept + runs));
     }
     if runs > 0 {
         progress.say(&format!(
-            "{runs} runs to do, {jobs} at a time, {} thread{} each, on {}; results in {}",
-            options.threads,
-            if options.threads == 1 { "" } else { "s" },
+            "{}, {jobs} at a time, {} each, on {}; results in {}",
+            counted(runs, "run to do", "runs to do"),
+            counted(options.threads, "thread", "threads"),
             options.backend,
             options.out.display()
         ));
     }
-    let shared = SharedQueue {
-        queue: Mutex::new(queue),
-        failed: Mutex::new(Vec::new()),
-        error: Mutex::new(None),
-        halt: AtomicBool::new(false),
-    };
-    std::thread::scope(|scope| {
-        for _ in 0..jobs {
-            scope.spawn(|| shared.work(options, stop, &progress));
-        }
+    let shared = SharedQueue { queue: Mutex::new(todo.queue), error: Mutex::new(None), halt: AtomicBool::new(false) };
+    let started = std::thread::scope(|scope| {
+        let work = || shared.work(options, stop, &progress);
+        (0..jobs).try_for_each(|_| std::thread::Builder::new().spawn_scoped(scope, work).map(|_| ()))
     });
     progress.finish();
     if let Some(error) = shared.error.into_inner().unwrap_or_else(PoisonError::into_inner) {
@@ -188,12 +185,54 @@ pub fn run(config: &AblationConfig, options: &RunnerOptions, stop: &AtomicBool) 
     if stop.load(Ordering::Relaxed) {
         return Ok(Ended::Interrupted);
     }
-    Ok(Ended::Done { failed: shared.failed.into_inner().unwrap_or_else(PoisonError::into_inner).len() })
+    // The threads that could be started did the whole queue, unless there was none.
+    let left = shared.queue.into_inner().unwrap_or_else(PoisonError::into_inner).len();
+    started.or_else(|error| if left > 0 { Err(RunnerError::Worker(error)) } else { Ok(()) })?;
+    Ok(Ended::Done)
 }
 
-fn budget(variant: &Variant) -> u64 {
-    let seq = variant.task.seq_len();
-    variant.run.train.steps(seq) * variant.run.train.tokens_per_step(seq)
+/// `1 run`, `2 runs`.
+fn counted(count: usize, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
+}
+
+/// What is left of an ablation. Tokens saturate: a sum beyond 64 bits only makes the bar wrong.
+struct Todo<'a> {
+    queue: VecDeque<Job<'a>>,
+    /// Tokens of all runs.
+    total: u64,
+    /// Tokens that earlier calls trained.
+    before: u64,
+    /// Runs that are finished.
+    kept: usize,
+}
+
+/// Looks at what is on disk. Runs go seed by seed, so that every variant has a first result early.
+fn todo<'a>(config: &'a AblationConfig, hashes: &'a [String], out: &Path) -> Result<Todo<'a>, RunnerError> {
+    let mut todo = Todo { queue: VecDeque::new(), total: 0, before: 0, kept: 0 };
+    for &seed in &config.section.seeds {
+        for (variant, hash) in config.variants.iter().zip(hashes) {
+            let folder = run_dir(out, &variant.name, seed);
+            let seq = variant.task.seq_len();
+            let per_step = variant.run.train.tokens_per_step(seq);
+            let budget = variant.run.train.steps(seq).saturating_mul(per_step);
+            todo.total = todo.total.saturating_add(budget);
+            if finished(&folder, hash).map_err(|error| RunnerError::Summary { error })? {
+                todo.kept += 1;
+                todo.before = todo.before.saturating_add(budget);
+                continue;
+            }
+            let state = Store::new(&folder).state().map_err(|error| RunnerError::Run {
+                variant: variant.name.clone(),
+                seed,
+                error: Box::new(error.into()),
+            })?;
+            let done = state.map_or(0, |state| state.step.saturating_mul(per_step)).min(budget);
+            todo.before = todo.before.saturating_add(done);
+            todo.queue.push_back(Job { variant, hash, seed, folder });
+        }
+    }
+    Ok(todo)
 }
 
 fn finished(folder: &Path, hash: &str) -> Result<bool, ResultsError> {
@@ -206,7 +245,6 @@ fn finished(folder: &Path, hash: &str) -> Result<bool, ResultsError> {
 
 struct SharedQueue<'a> {
     queue: Mutex<VecDeque<Job<'a>>>,
-    failed: Mutex<Vec<String>>,
     error: Mutex<Option<RunnerError>>,
     /// Set when a run met an error that concerns all, so that the others stop with a checkpoint.
     halt: AtomicBool,
@@ -224,7 +262,6 @@ impl SharedQueue<'_> {
             match self.one(&job, options, stop, progress) {
                 Ok(Some(failure)) => {
                     progress.say(&format!("{}, seed {}: failed: {failure}", job.variant.name, job.seed));
-                    self.failed.lock().unwrap_or_else(PoisonError::into_inner).push(failure);
                 }
                 Ok(None) => {}
                 Err(error) => {
@@ -246,9 +283,9 @@ impl SharedQueue<'_> {
         write_config(job)?;
         let per_step = job.variant.run.train.tokens_per_step(job.variant.task.seq_len());
         let asked = AtomicBool::new(false);
-        let counted = AtomicU64::new(0);
-        let count = |_: u64| {
-            counted.fetch_add(1, Ordering::Relaxed);
+        let steps = AtomicU64::new(0);
+        let count = |done: u64| {
+            steps.store(done, Ordering::Relaxed);
             progress.add(per_step);
             if stop.load(Ordering::Relaxed) || self.halt.load(Ordering::Relaxed) {
                 asked.store(true, Ordering::Relaxed);
@@ -281,7 +318,7 @@ impl SharedQueue<'_> {
                 return Err(RunnerError::Run { variant, seed, error: Box::new(error) });
             }
             Err(panic) => {
-                let steps = counted.load(Ordering::Relaxed);
+                let steps = steps.load(Ordering::Relaxed);
                 summary(job, options, Err((steps, format!("internal error: {}", panic_text(&*panic)))))
             }
         };
@@ -334,82 +371,11 @@ fn summary(job: &Job, options: &RunnerOptions, ended: Result<Finished, (u64, Str
 /// The resolved configuration, for people and for later commands.
 fn write_config(job: &Job) -> Result<(), RunnerError> {
     make_folder(&job.folder)?;
+    remove_partial(&job.folder);
     let path = job.folder.join("config.toml");
     let text = toml::to_string(&job.variant.run).map_err(|error| FileError::content(&path, error))?;
     let head = format!("# Resolved configuration, hash {}, of variant \"{}\".\n\n", job.hash, job.variant.name);
     Ok(write_atomic(&path, (head + &text).as_bytes())?)
-}
-
-/// Makes or takes up the folder, and keeps other processes out while the result lives.
-fn open_folder(options: &RunnerOptions, new: &AblationRecord) -> Result<File, RunnerError> {
-    let out = &options.out;
-    let known = ablation_path(out).exists();
-    if out.exists() && !known {
-        let entries = fs::read_dir(out).map_err(|source| FileError::reading(out, source))?;
-        if entries.flatten().any(|entry| entry.file_name() != LOCK) {
-            return Err(RunnerError::Foreign { path: out.clone() });
-        }
-    }
-    let lock = lock(out)?;
-    if !known {
-        return Ok(lock);
-    }
-    if options.fresh {
-        move_aside(out)?;
-        return self::lock(out);
-    }
-    let changes = changes(&read_ablation(&ablation_path(out))?, new, out);
-    if changes.is_empty() { Ok(lock) } else { Err(RunnerError::Changed { path: out.clone(), changes }) }
-}
-
-/// File whose lock says that a process works in the folder.
-const LOCK: &str = ".lock";
-
-fn lock(out: &Path) -> Result<File, RunnerError> {
-    make_folder(out)?;
-    let path = out.join(LOCK);
-    let lock = File::create(&path).map_err(|source| FileError::writing(&path, source))?;
-    match lock.try_lock() {
-        Ok(()) => Ok(lock),
-        Err(TryLockError::WouldBlock) => Err(RunnerError::Busy { path: out.to_path_buf() }),
-        Err(TryLockError::Error(source)) => Err(FileError::writing(&path, source).into()),
-    }
-}
-
-/// What differs from the results on disk. New variants and seeds may join, and what only the report shows may change.
-fn changes(old: &AblationRecord, new: &AblationRecord, out: &Path) -> Vec<String> {
-    let mut changes = Vec::new();
-    if old.name != new.name {
-        changes.push(format!("the ablation's name, from \"{}\" to \"{}\"", old.name, new.name));
-    }
-    for variant in &new.variants {
-        let Some(was) = old.variants.iter().find(|was| was.name == variant.name) else { continue };
-        let begun = out.join(&variant.name).exists();
-        if was.config_hash != variant.config_hash && begun {
-            let (from, to) = (&was.config_hash, &variant.config_hash);
-            let mut text = format!("variant \"{}\" (hash {from}, now {to})", variant.name);
-            if was.layers != variant.layers {
-                text += &format!(": layers \"{}\", now \"{}\"", was.layers, variant.layers);
-            }
-            changes.push(text);
-        }
-    }
-    for was in &old.variants {
-        if !new.variants.iter().any(|v| v.name == was.name) && out.join(&was.name).exists() {
-            changes.push(format!("variant \"{}\" has results, but is no longer in the configuration", was.name));
-        }
-    }
-    changes
-}
-
-/// Moves results out of the way under a name that tells when.
-fn move_aside(out: &Path) -> Result<(), RunnerError> {
-    let seconds = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs());
-    let name = out.file_name().unwrap_or_default().to_string_lossy();
-    let aside = out.with_file_name(format!("{name}.before-{seconds}"));
-    fs::rename(out, &aside).map_err(|source| FileError::writing(out, source))?;
-    eprintln!("moved {} to {}", out.display(), aside.display());
-    Ok(())
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use super::Failure;
 use crate::ablation::{self, AblationConfig, Ended, RunnerOptions};
 use crate::backend::Backend;
 use crate::report;
+use crate::say::say;
 
 /// Arguments of `csa2 ablate`.
 #[derive(Debug, clap::Args)]
@@ -28,11 +29,14 @@ pub struct Args {
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     jobs: Option<u16>,
     /// Threads of one run; the same number gives the same results, bit for bit
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: u16,
     /// Backend to compute on (see `csa2 backends`)
     #[arg(long, value_enum, default_value_t)]
     backend: Backend,
+    /// Print the results as one JSON document instead of a table
+    #[arg(long)]
+    json: bool,
 }
 
 /// Exit code of a process that Ctrl-C ended.
@@ -59,22 +63,19 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let stop = stop_on_interrupt()?;
     match ablation::run(&config, &options, &stop)? {
         Ended::Interrupted => {
-            eprintln!("interrupted; every run has a checkpoint, run the same command again to go on");
+            say("interrupted; every run that had begun has a checkpoint, run the same command again to go on");
             Ok(ExitCode::from(INTERRUPTED))
         }
-        Ended::Done { failed } => {
+        Ended::Done => {
             let ablations = [report::load(&out)?];
-            report::write(&out, &ablations)?;
-            super::print(&format!("\n{}\n", report::terminal_table(&ablations, super::terminal_width()).trim_end()))?;
-            eprintln!("\nreport: {}", out.join("report.html").display());
-            if failed > 0 {
-                return Err(format!(
-                    "{failed} run{} failed; the report lists the reasons",
-                    if failed == 1 { "" } else { "s" }
-                )
-                .into());
+            say("");
+            super::report::publish(&out, &ablations, args.json)?;
+            // A run that reached its end may still have no value that counts.
+            match ablations[0].without_result() {
+                0 => Ok(ExitCode::SUCCESS),
+                1 => Err("1 run has no result; the report gives the reason".into()),
+                many => Err(format!("{many} runs have no result; the report gives the reasons").into()),
             }
-            Ok(ExitCode::SUCCESS)
         }
     }
 }
@@ -87,7 +88,7 @@ fn stop_on_interrupt() -> Result<Arc<AtomicBool>, Failure> {
         if asked.swap(true, Ordering::Relaxed) {
             std::process::exit(i32::from(INTERRUPTED));
         }
-        eprintln!("\nstopping: every run writes a checkpoint first (Ctrl-C again to leave at once)");
+        say("\nstopping: every run writes a checkpoint first (Ctrl-C again to leave at once)");
     })?;
     Ok(stop)
 }

@@ -9,6 +9,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use crate::say::say;
+
 /// Layer-mix ablations of Compressed Sparse Attention 2.
 #[derive(Debug, Parser)]
 #[command(name = "csa2", version, about, long_about = LONG, arg_required_else_help = true)]
@@ -45,7 +47,7 @@ pub fn main(cli: &Cli) -> ExitCode {
         Command::Backends(args) => backends::run(args),
     };
     ended.unwrap_or_else(|error| {
-        eprintln!("error: {error}");
+        say(&format!("error: {error}"));
         ExitCode::FAILURE
     })
 }

@@ -1,10 +1,11 @@
 //! `csa2 report`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use super::Failure;
 use crate::report;
+use crate::say::say;
 
 /// Arguments of `csa2 report`.
 #[derive(Debug, clap::Args)]
@@ -18,6 +19,9 @@ pub struct Args {
     /// Folder for report.html, table.md and table.csv (default: the ablation's own; needed to join several)
     #[arg(long)]
     out: Option<PathBuf>,
+    /// Print the results as one JSON document instead of a table
+    #[arg(long)]
+    json: bool,
 }
 
 /// Rebuilds the report and prints the table.
@@ -32,8 +36,21 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     };
     let ablations = args.runs.iter().map(|run| report::load(run)).collect::<Result<Vec<_>, _>>()?;
     csa2_train::files::make_folder(out)?;
-    report::write(out, &ablations)?;
-    super::print(&format!("{}\n", report::terminal_table(&ablations, super::terminal_width()).trim_end()))?;
-    eprintln!("\nreport: {}", out.join("report.html").display());
+    publish(out, &ablations, args.json)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Writes the report into `out` and prints its table, or its JSON and nothing else.
+///
+/// # Errors
+/// When the report cannot be written or printed.
+pub fn publish(out: &Path, ablations: &[report::Ablation], json: bool) -> Result<(), Failure> {
+    report::write(out, ablations)?;
+    if json {
+        super::print(&format!("{}\n", serde_json::to_string_pretty(&report::render_json(ablations))?))?;
+    } else {
+        super::print(&format!("{}\n", report::terminal_table(ablations, super::terminal_width()).trim_end()))?;
+    }
+    say(&format!("\nreport: {}", out.join("report.html").display()));
+    Ok(())
 }

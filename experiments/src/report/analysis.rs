@@ -68,6 +68,11 @@ impl Effect {
         }
     }
 
+    /// The word, where there is something to say.
+    pub fn known_word(self) -> Option<&'static str> {
+        (self != Self::Missing).then(|| self.word())
+    }
+
     /// Whether the interval excludes zero, where there is an interval.
     pub fn excludes_zero(self) -> Option<bool> {
         match self {

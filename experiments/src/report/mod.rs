@@ -14,6 +14,7 @@ mod charts;
 mod format;
 mod html;
 mod joint;
+mod json;
 mod method;
 mod table;
 mod terminal;
@@ -33,6 +34,7 @@ use crate::results::{
     read_ablation, read_metrics, read_summary, run_dir, summary_path, write_atomic,
 };
 
+pub use json::render as render_json;
 pub use terminal::terminal_table;
 
 /// An ablation with everything that its runs left on disk.
@@ -110,6 +112,13 @@ pub enum ReportError {
     /// A report of nothing was asked for.
     #[error("no ablation to report: name at least one folder that holds an ablation.json")]
     Nothing,
+}
+
+impl Ablation {
+    /// How many runs have no result that counts.
+    pub fn without_result(&self) -> usize {
+        self.variants.iter().flat_map(|variant| &variant.runs).filter(|run| run.summary().is_none()).count()
+    }
 }
 
 impl Run {

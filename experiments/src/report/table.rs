@@ -204,7 +204,7 @@ fn csv_fields(analysis: &Analysis, row: &Row) -> [String; 21] {
         number(difference.map(|difference| difference.mean)),
         number(difference.and_then(|difference| difference.half_width)),
         row.effect.excludes_zero().map(|excludes| excludes.to_string()).unwrap_or_default(),
-        row.effect.word().replace('–', ""),
+        row.effect.known_word().unwrap_or_default().to_owned(),
         record.cost.parameters.to_string(),
         record.cost.bytes_per_token.to_string(),
         record.cost.window_bytes.to_string(),

@@ -173,9 +173,13 @@ fn front(analysis: &Analysis, ranked: &[&Row]) -> Option<Sentence> {
 fn gaps(analysis: &Analysis) -> Option<Sentence> {
     let total: usize = analysis.rows.iter().map(|row| row.variant.runs.len()).sum();
     let missing = analysis.without_result().len();
-    let verb = if missing == 1 { "has" } else { "have" };
+    let words = if missing == 1 {
+        "has no result and is not counted; it is"
+    } else {
+        "have no result and are not counted; they are"
+    };
     (missing > 0).then(|| {
-        let text = format!("{missing} of {total} runs {verb} no result and are not counted; they are listed below.");
+        let text = format!("{missing} of {total} runs {words} listed below.");
         Sentence::default().text(text)
     })
 }

@@ -162,6 +162,11 @@ fn rows_that_are_not_numbers_are_nan_and_disturb_no_other() {
             assert_eq!(found[..row], clean[..row], "{marked:?}");
             assert_eq!(found[2 * row..], clean[2 * row..], "{marked:?}");
         }
+        if marked[0] == NAN_ROW {
+            let exact = run(reference::readout, &broken, 1, 0.5);
+            let row = exact[0].1.len() / 3;
+            assert!(exact[0].1[row..2 * row].iter().all(|value| value.is_nan()), "{exact:?}");
+        }
     }
 }
 
