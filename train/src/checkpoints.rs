@@ -88,7 +88,7 @@ impl Store {
             return Ok(None);
         }
         let bytes = files::read(&path).map_err(|error| self.damaged(error))?;
-        let wrong = |message: String| self.damaged(FileError::content(&path, message));
+        let wrong = |message: String| self.damaged(FileError::content(&path, &message));
         let state: State = serde_json::from_slice(&bytes).map_err(|error| wrong(error.to_string()))?;
         if state.schema != SCHEMA {
             return Err(wrong(format!("is a checkpoint of form {}, this version reads form {SCHEMA}", state.schema)));
@@ -114,7 +114,7 @@ impl Store {
             return Ok(());
         }
         let message = format!("is of step {}, but the whole run has {steps} steps", state.step);
-        Err(self.damaged(FileError::content(&self.state_path(), message)))
+        Err(self.damaged(FileError::content(&self.state_path(), &message)))
     }
 
     /// Writes a checkpoint and removes the one before.
@@ -138,7 +138,7 @@ impl Store {
         files::write_atomic(&self.folder.join(&state.model), &weights)?;
         files::write_atomic(&self.folder.join(&state.optimizer), &checkpoint::encode(&optimizer.state()?)?)?;
         let path = self.state_path();
-        let text = serde_json::to_vec_pretty(&state).map_err(|error| FileError::content(&path, error))?;
+        let text = serde_json::to_vec_pretty(&state).map_err(|error| FileError::content(&path, &error))?;
         files::write_atomic(&path, &text)?;
         self.remove_others(&state);
         Ok(())

@@ -197,7 +197,7 @@ impl TrainConfig {
                 return refuse(key, &value, "it must be 0 or above");
             }
         }
-        if self.betas.iter().any(|beta| !(0.0..1.0).contains(beta)) {
+        if self.betas.iter().any(|beta| !(0.0..1.0).contains(&(*beta as f32))) {
             return refuse("betas", &self.betas, "both must be at least 0 and below 1");
         }
         for (key, value) in [
@@ -270,6 +270,7 @@ mod tests {
         assert!(refused(|c| c.learning_rate = f64::NAN).starts_with("`train.learning_rate = NaN`"));
         assert!(refused(|c| c.clip = 0.0).starts_with("`train.clip = 0.0`"));
         assert!(refused(|c| c.betas = [0.9, 1.0]).starts_with("`train.betas = [0.9, 1.0]`"));
+        assert!(refused(|c| c.betas = [0.9, 1.0 - 1e-12]).starts_with("`train.betas = "), "1 as a 32-bit number");
         assert!(refused(|c| c.index_loss = -1.0).starts_with("`train.index_loss = -1.0`"));
         assert!(refused(|c| c.evaluate_every = 0).starts_with("`train.evaluate_every = 0`"));
         assert!(config().validate(48).is_ok());

@@ -58,7 +58,7 @@ impl FileError {
     }
 
     /// Wrong content.
-    pub fn content(path: &Path, message: impl ToString) -> Self {
+    pub fn content(path: &Path, message: &impl ToString) -> Self {
         Self::Content { path: path.to_path_buf(), message: message.to_string() }
     }
 }

@@ -76,7 +76,7 @@ impl MetricsFile {
                 "has {found} bytes, but the checkpoint beside it was made when it had {length}; it was cut or replaced: \
                  remove the run's folder to train it afresh"
             );
-            return Err(FileError::content(&path, message));
+            return Err(FileError::content(&path, &message));
         }
         Ok(Self { path, file, length })
     }
@@ -86,7 +86,7 @@ impl MetricsFile {
     /// # Errors
     /// When it cannot be written.
     pub fn append(&mut self, line: &MetricLine) -> Result<(), FileError> {
-        let mut text = serde_json::to_string(line).map_err(|error| FileError::content(&self.path, error))?;
+        let mut text = serde_json::to_string(line).map_err(|error| FileError::content(&self.path, &error))?;
         text.push('\n');
         self.file.write_all(text.as_bytes()).map_err(|source| FileError::writing(&self.path, source))?;
         self.length += text.len() as u64;

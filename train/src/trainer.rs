@@ -378,11 +378,16 @@ impl Trainer<'_> {
             let place = format!("the residual stream after layer {layer} ({})", mode(layer));
             return Ok(self.not_finite(now, "the loss", place));
         }
-        for (layer, loss) in output.index_losses {
-            if !finite(loss.mul_scalar(self.config.train.index_loss))? {
-                let place = format!("the indexer's loss of layer {layer} ({})", mode(layer));
+        for (layer, loss) in &output.index_losses {
+            if !finite(loss.clone().mul_scalar(self.config.train.index_loss))? {
+                let place = format!("the indexer's loss of layer {layer} ({})", mode(*layer));
                 return Ok(self.not_finite(now, "the loss", place));
             }
+        }
+        if let (Some(loss), Some(auxiliary)) = (self.losses(batch, &output).hint, self.task.auxiliary())
+            && !finite(loss.mul_scalar(auxiliary.weight))?
+        {
+            return Ok(self.not_finite(now, "the loss", "the auxiliary head".into()));
         }
         Ok(self.not_finite(now, "the loss", "the head".into()))
     }

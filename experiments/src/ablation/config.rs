@@ -76,7 +76,7 @@ struct AblationFile {
 
 /// The table `[ablation]`.
 #[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "the table [ablation]")]
 pub struct Section {
     /// Name, which is also the folder's.
     pub name: String,
@@ -99,7 +99,7 @@ fn decode_context() -> u64 {
 
 /// One `[[variant]]`.
 #[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table [[variant]]")]
 struct VariantFile {
     name: String,
     note: Option<String>,
@@ -153,7 +153,7 @@ impl Variant {
         });
         // Keys of a JSON object are sorted, so the text does not depend on the order of the file.
         let digest = Sha256::digest(serde_json::to_string(&parts)?);
-        Ok(digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect())
+        Ok(digest.iter().take(8).fold(String::new(), |text, byte| text + &format!("{byte:02x}")))
     }
 }
 
@@ -252,10 +252,10 @@ fn resolve(
     let mut run: RunConfig = Value::Table(whole).try_into().map_err(|error: toml::de::Error| with_key(&error))?;
     let task = tasks.get(&run.task, folder).map_err(|error| error.to_string())?;
     run.model = run.model_for(&*task).map_err(|error: RunConfigError| error.to_string())?;
-    run.train.validate(task.seq_len()).map_err(|error| error.to_string())?;
     check::buildable(&run.model, &*task)?;
     let cost = Cost::of(&run.model).map_err(|error: ConfigError| error.to_string())?;
-    check::size(&cost, task.seq_len())?;
+    check::size(&run.model, &cost, task.seq_len())?;
+    run.train.validate(task.seq_len()).map_err(|error| error.to_string())?;
     Ok(Variant { name: variant.name.clone(), note: variant.note.clone(), overrides, run, task, cost })
 }
 

@@ -84,6 +84,7 @@ fn thousands(rate: f64) -> String {
 pub fn duration(seconds: f64) -> String {
     let whole = seconds.min(1e9).round() as u64;
     match whole {
+        1_000_000_000.. => "over 30 years".into(),
         0..60 => format!("{whole} s"),
         60..3600 => format!("{} min {:02} s", whole / 60, whole % 60),
         _ => format!("{} h {:02} min", whole / 3600, whole / 60 % 60),
@@ -96,8 +97,8 @@ mod tests {
 
     #[test]
     fn durations_read_well() {
-        let said: Vec<String> = [0.4, 59.4, 61.0, 3599.0, 7260.0].into_iter().map(duration).collect();
-        assert_eq!(said, ["0 s", "59 s", "1 min 01 s", "59 min 59 s", "2 h 01 min"]);
+        let said: Vec<String> = [0.4, 59.4, 61.0, 3599.0, 7260.0, 1e18].into_iter().map(duration).collect();
+        assert_eq!(said, ["0 s", "59 s", "1 min 01 s", "59 min 59 s", "2 h 01 min", "over 30 years"]);
         assert_eq!((thousands(950.0), thousands(12_345.0)), ("950".into(), "12k".into()));
     }
 }

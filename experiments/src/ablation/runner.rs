@@ -122,7 +122,7 @@ pub enum RunnerError {
 }
 
 fn list(lines: &[String]) -> String {
-    lines.iter().map(|line| format!("\n  {line}")).collect()
+    lines.iter().flat_map(|line| ["\n  ", line]).collect()
 }
 
 /// How an ablation ended.
@@ -152,7 +152,7 @@ pub fn run(config: &AblationConfig, options: &RunnerOptions, stop: &AtomicBool) 
         .iter()
         .map(|variant| variant.hash(options.backend, options.threads))
         .collect::<Result<_, _>>()
-        .map_err(|error| FileError::content(&config.path, error))?;
+        .map_err(|error| FileError::content(&config.path, &error))?;
     let new = record(config, &hashes, options.command.clone());
     let _lock = folder::open(options, &new)?;
     write_json(&ablation_path(&options.out), &new)?;
@@ -373,7 +373,7 @@ fn write_config(job: &Job) -> Result<(), RunnerError> {
     make_folder(&job.folder)?;
     remove_partial(&job.folder);
     let path = job.folder.join("config.toml");
-    let text = toml::to_string(&job.variant.run).map_err(|error| FileError::content(&path, error))?;
+    let text = toml::to_string(&job.variant.run).map_err(|error| FileError::content(&path, &error))?;
     let head = format!("# Resolved configuration, hash {}, of variant \"{}\".\n\n", job.hash, job.variant.name);
     Ok(write_atomic(&path, (head + &text).as_bytes())?)
 }

@@ -13,7 +13,7 @@ use crate::plan::{render_dot, render_json, render_text};
 /// Arguments of `csa2 plan`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  csa2 plan configs/models/deepseek-v4.1-flash.toml\n  csa2 plan configs/quickstart.toml --variant windows\n  csa2 plan configs/models/small.toml --dot | dot -Tsvg > plan.svg"
+    after_help = "Examples:\n  csa2 plan configs/models/deepseek-v4.1-flash.toml\n  csa2 plan configs/quickstart.toml --variant \"windows only\"\n  csa2 plan configs/models/small.toml --dot | dot -Tsvg > plan.svg"
 )]
 pub struct Args {
     /// A model (a file with a [model] table), an ablation, or a Hugging Face config.json

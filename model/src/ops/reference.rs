@@ -57,7 +57,10 @@ pub fn readout(
     let output = weights.matmul(entries) / sum.clone().repeat_dim(3, dim);
     let lse = (sum.log() + max).reshape([batch, seq, heads]).detach();
     let marked: Tensor<3, Bool> = marked.repeat_dim(2, heads);
-    (output.mask_fill(marked.clone().unsqueeze_dim::<4>(3).repeat_dim(3, dim), f32::NAN), lse.mask_fill(marked, f32::NAN))
+    (
+        output.mask_fill(marked.clone().unsqueeze_dim::<4>(3).repeat_dim(3, dim), f32::NAN),
+        lse.mask_fill(marked, f32::NAN),
+    )
 }
 
 /// See [`rotate`](fn@super::rotate).

@@ -79,7 +79,7 @@ fn another_kind_replaces_the_whole_table() {
     let mut base = Table::new();
     base.insert("ffn".into(), toml::from_str::<Value>("kind = \"dense\"\nwidth = 8").unwrap());
     merge(&mut base, toml::from_str("ffn = { kind = \"moe\", experts = 2 }").unwrap());
-    assert_eq!(base["ffn"].to_string(), "{ kind = \"moe\", experts = 2 }");
+    assert_eq!(base["ffn"].to_string(), "{ experts = 2, kind = \"moe\" }");
 }
 
 #[test]
@@ -181,21 +181,23 @@ fn what_the_parser_finds_is_told_with_its_line() {
             "unknown field `tusk`, expected one of `ablation`, `task`, `model`, `train`, `variant`",
         ),
         ("seeds", "sedes = 1\nseeds", 4, "unknown field `sedes`, expected one of `name`, `title`, `question`"),
-        (SHARED, "layer = 1\n", 41, "unknown field `layer`, expected one of `name`, `note`, `layers`"),
+        (SHARED, "layer = 1\n", 42, "unknown field `layer`, expected one of `name`, `note`, `layers`"),
         ("seeds = [0]", "seeds = [-1]", 4, "invalid value: integer `-1`, expected u64"),
         ("seeds = [0]", "seeds = 0", 4, "invalid type: integer `0`, expected a sequence"),
         ("seeds = [0]\n", "", 2, "missing field `seeds`"),
-        ("name = \"shared\"\n", "", 39, "missing field `name`"),
-        ("window = 4", "window = 4\nwindow = 5", 22, "duplicate key"),
-        ("window = 4", "window = 1e", 21, "float"),
+        ("name = \"shared\"\n", "", 40, "missing field `name`"),
+        ("window = 4", "window = 4\nwindow = 5", 23, "duplicate key"),
+        ("window = 4", "window = 1e", 22, "invalid exponent"),
         ("2_240", "99999999999999999999", 29, "invalid type: integer `99999999999999999999` as i128"),
-        ("[[variant]]\nname = \"windows\"", "[variant]\nname = \"windows\"", 39, "duplicate key"),
+        ("[[variant]]\nname = \"windows\"", "[variant]\nname = \"windows\"", 40, "duplicate key"),
     ] {
         let found = refused(from, to);
         let place = format!("tiny.toml: TOML parse error at line {line}, column ");
         assert!(found.starts_with(&place) && found.contains(message), "{found}");
     }
     assert!(load("").err().unwrap().ends_with("missing field `ablation`"));
+    let plain = load("ablation = 5\ntask = {}\nmodel = {}\ntrain = {}").err().unwrap();
+    assert!(plain.ends_with("invalid type: integer `5`, expected the table [ablation]"), "{plain}");
 }
 
 #[test]
@@ -226,7 +228,7 @@ fn values_that_cannot_be_are_named_with_what_would_be_right() {
         ("head_dim = 8", "head_dim = 7"),
         ("rope_dim = 4", "rope_dim = 12"),
         ("d_model = 16", "d_model = 640000000000"),
-        ("d_model = 16", "d_model = 640000"),
+        ("d_model = 16\nheads = 2", "d_model = 640000\nheads = 4000"),
         ("d_model = 16", "d_model = 16\nsink_init = nan"),
         ("d_model = 16", "d_model = 16\npool = { blocks = 4, block_size = 4 }"),
         (
@@ -235,6 +237,7 @@ fn values_that_cannot_be_are_named_with_what_would_be_right() {
         ),
         ("pairs = 2", "pairs = 5"),
         ("gap = 2", "gap = 1000000"),
+        ("topk = 2", "topk = 1000000"),
         ("3e-3", "nan"),
         ("3e-3", "-inf"),
         ("2_240", "1"),
@@ -243,18 +246,87 @@ fn values_that_cannot_be_are_named_with_what_would_be_right() {
         ("checkpoint_every = 5", "checkpoint_every = 0"),
     ] {
         let message = refused(from, to);
-        writeln!(found, "{to}\n    {}", message.strip_prefix("tiny.toml: variant \"windows\": ").unwrap()).unwrap();
+        writeln!(
+            found,
+            "{}\n    {}",
+            to.replace('\n', ", "),
+            message.strip_prefix("tiny.toml: variant \"windows\": ").unwrap()
+        )
+        .unwrap();
     }
-    insta::assert_snapshot!(found, @"");
+    insta::assert_snapshot!(found, @r#"
+    window = 0
+        model: `window = 0`: a token must see at least itself; set window to 1 or more
+    topk = 0
+        model: `topk = 0`: an address of no entries selects nothing; set topk to 1 or more
+    head_dim = 7
+        model: `head_dim = 7`: a head's channels turn in pairs; set head_dim to an even number
+    rope_dim = 12
+        model: `rope_dim = 12`: the rotary part is larger than the head it belongs to (head_dim = 8); set rope_dim to at most 8, or enlarge head_dim
+    d_model = 640000000000
+        model: `d_model = 640000000000`: it is too large; the largest size is 16777216
+    d_model = 640000, heads = 4000
+        the model has 82 billion parameters; training holds 16 bytes for each (weight, gradient, two moments), 1312 GB, and csa2 trains at most 17 billion; make it smaller
+    d_model = 16, sink_init = nan
+        model: `sink_init = NaN`: it must be a finite number; 0 is the usual start
+    d_model = 16, pool = { blocks = 4, block_size = 4 }
+        model: `pool = { blocks = 4, block_size = 4 }`: no layer of the mix builds a pool, so this would have no effect; write `full+pool` in layers, or remove pool
+    { kind = "moe", experts = 2, active = 1, shared = 0, width = 8, route_scale = 1.0 }
+        `ffn.kind = "moe"` can be planned (`csa2 plan`) but not built yet; use `ffn.kind = "dense"`
+    pairs = 5
+        task `mqar`: `pairs` is 5, but there are only 4 different keys; raise `keys`
+    gap = 1000000
+        the task's sequences have 1000012 tokens; training keeps tables of tokens times entries, and csa2 trains on at most 65536 tokens
+    topk = 1000000
+        `topk = 1000000`: a sequence has at most 65536 entries; set it lower
+    nan
+        `train.learning_rate = NaN`: it must be above 0 (and not above 1000)
+    -inf
+        `train.learning_rate = -inf`: it must be above 0 (and not above 1000)
+    1
+        `train.tokens = 1`: one step takes 112 tokens (batch x sequence length)
+    batch = 0
+        `train.batch = 0`: a step needs 1 to 1048576 sequences
+    batch = 1000000000
+        `train.batch = 1000000000`: a step needs 1 to 1048576 sequences
+    checkpoint_every = 0
+        `train.checkpoint_every = 0`: it is a number of steps, at least 1
+    "#);
 }
 
 #[test]
 fn a_mix_that_breaks_a_rule_shows_where() {
     let mut found = String::new();
-    for mix in ["full reus", "reuse full", "(full reuse", "", "swa*0", "swa stale", "full*5000", "full+pool reindex"] {
+    for mix in ["full reus", "reuse full", "(full reuse", "swa*0", "swa stale", "full*5000", "full+pool reindex"] {
         writeln!(found, "{}\n", refused("full reuse", mix)).unwrap();
     }
-    insta::assert_snapshot!(found, @"");
+    insta::assert_snapshot!(found, @r#"
+    tiny.toml: variant "shared": `model.layers`: layer mix, column 6: unknown mode `reus`
+        full reus
+             ^
+    the modes are swa, full, reindex, reuse, stale, dense, in small letters
+
+    tiny.toml: variant "shared": `model.layers`: layer 0 (`reuse`) has no `full` layer below it, so there is no content to read; put a `full` before it, or write `swa` for a layer that reads its window alone
+
+    tiny.toml: variant "shared": `model.layers`: layer mix, column 1: this bracket is never closed
+        (full reuse
+        ^
+    close the group with `)` and a count, for example `(full reuse*5)*3`
+
+    tiny.toml: variant "shared": `model.layers`: layer mix, column 5: count 0 means no layer
+        swa*0
+            ^
+    write a count of 1 or more, or leave the layer out
+
+    tiny.toml: variant "shared": `model.layers`: layer 1 (`stale`) has no `full` or `reindex` layer below it, so there is no address to read; put one of them before it
+
+    tiny.toml: variant "shared": `model.layers`: layer mix, column 6: the mix grows past 4096 layers here
+        full*5000
+             ^
+    keep the whole mix to 4096 layers
+
+    tiny.toml: variant "shared": model: `pool` is missing: the mix has a `full+pool` layer, which needs the pool's size; set pool = { blocks = ..., block_size = ... }, or write `full` without `+pool`
+    "#);
 }
 
 #[test]
@@ -280,7 +352,22 @@ fn what_contradicts_itself_is_refused() {
     }
     let none = &TINY[..TINY.find("[[variant]]").unwrap()];
     writeln!(found, "{}", load(none).err().unwrap()).unwrap();
-    insta::assert_snapshot!(found, @"");
+    insta::assert_snapshot!(found, @r#"
+    tiny.toml: ablation.name is "../up"; a name becomes a folder, so it is made of letters, digits, spaces and any of -_.,+@*=(), in 1 to 80 bytes (80 plain letters), without a space, point or minus at its start or a space or point at its end
+    tiny.toml: a variant's name is "a/b"; a name becomes a folder, so it is made of letters, digits, spaces and any of -_.,+@*=(), in 1 to 80 bytes (80 plain letters), without a space, point or minus at its start or a space or point at its end
+    tiny.toml: a variant's name is ""; a name becomes a folder, so it is made of letters, digits, spaces and any of -_.,+@*=(), in 1 to 80 bytes (80 plain letters), without a space, point or minus at its start or a space or point at its end
+    tiny.toml: a variant's name is "a\0b"; a name becomes a folder, so it is made of letters, digits, spaces and any of -_.,+@*=(), in 1 to 80 bytes (80 plain letters), without a space, point or minus at its start or a space or point at its end
+    tiny.toml: a variant's name is "яяяяяяяяяяяяяяяяяяяяяяяяяяяяяяяяяяяяяяяяя"; a name becomes a folder, so it is made of letters, digits, spaces and any of -_.,+@*=(), in 1 to 80 bytes (80 plain letters), without a space, point or minus at its start or a space or point at its end
+    tiny.toml: a variant's name is "Report.html", which is a file of the results; rename it
+    tiny.toml: has two variants named "Windows" (case does not count); rename one
+    tiny.toml: ablation.baseline = "wind" is no variant; the variants are: windows, shared
+    tiny.toml: ablation.seeds is empty; one seed makes one run of every variant, three give an interval
+    tiny.toml: ablation.seeds = [3, 3] names a seed twice; every seed is one run
+    tiny.toml: ablation.decode_context = 0: it is a context length in tokens, at least 1
+    tiny.toml: variant "shared": replaces `train.tokens`; the budget is equal for all variants, set it in [train]
+    tiny.toml: variant "shared": its task `twohop` is not judged as the task `mqar` of "windows"; an ablation ranks by one metric, so compare the two tasks in ablations of their own
+    tiny.toml: has no [[variant]]; an ablation compares at least one, better two
+    "#);
 }
 
 #[test]

@@ -1,0 +1,9 @@
+//! The binary, run as a user runs it: what it prints, how it ends, and what it leaves on disk.
+
+mod bad_input;
+mod common;
+mod configurations;
+mod folders;
+mod interruption;
+mod output;
+mod streams;
