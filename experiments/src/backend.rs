@@ -81,11 +81,7 @@ impl Backend {
 
     /// Makes a device and computes on it once: without a driver the first tensor panics, and that is no message for a user.
     #[cfg(any(feature = "wgpu", feature = "cuda"))]
-    fn probe(
-        self,
-        make: impl Fn() -> Device + std::panic::UnwindSafe,
-        right: &'static str,
-    ) -> Result<Device, BackendError> {
+    fn probe(self, make: fn() -> Device, right: &'static str) -> Result<Device, BackendError> {
         let hook = std::panic::take_hook();
         std::panic::set_hook(Box::new(|_| {}));
         let made = std::panic::catch_unwind(|| {
