@@ -98,7 +98,7 @@ pub struct Finished {
     pub tokens: u64,
     /// Validation values at the end, addresses sparse.
     pub values: BTreeMap<String, f64>,
-    /// Seconds spent training and evaluating, over all sessions of the run.
+    /// Seconds spent training and evaluating, interruptions left out.
     pub seconds: f64,
 }
 
