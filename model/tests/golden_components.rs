@@ -41,7 +41,7 @@ impl BlockRow {
         let q = Tensor::cat(vec![first, second], 2).repeat_dim(1, seq);
         let weights = row([1.0, -1.0]).repeat_dim(1, seq);
         let pool = PoolUse::Build { blocks: self.blocks, size: self.size };
-        let spec = SelectSpec { ratio, entries, topk: 4, pool };
+        let spec = SelectSpec { ratio, start: 0, entries, topk: 4, pool };
         let keys = Tensor::<3>::from_data(keys, (&device, dtype));
         let built = ints(ops::index_select(q, keys, weights, None, spec).pool.unwrap());
         built[(seq - 1) * self.blocks..].to_vec()
@@ -221,7 +221,7 @@ fn window_indices() {
     let golden = Golden::load("h_components");
     for (name, seq, width) in [("w5.s12", 12, 5), ("w8.s20", 20, 8), ("w8.s5", 5, 8)] {
         let name = format!("window_idx.{name}");
-        let found = reference::window_positions(seq, width, &Device::flex());
+        let found = reference::window_positions(seq, seq, width, &Device::flex());
         assert_eq!(found.dims().to_vec(), golden.dims(&name), "{name}");
         let expected: Vec<i64> = golden.values(&name).iter().map(|&i| i as i64).collect();
         assert_eq!(ints(found), expected, "{name}");

@@ -196,8 +196,13 @@ impl Attention {
                 (None, Some(pool)) => (PoolUse::Read { size: pool.block_size }, shared.pool.clone()),
                 (None, None) => (PoolUse::None, None),
             };
-            let spec =
-                SelectSpec { ratio: self.plan.ratio, entries: content.entries, topk: self.plan.topk, pool: pool_use };
+            let spec = SelectSpec {
+                ratio: self.plan.ratio,
+                start: 0,
+                entries: content.entries,
+                topk: self.plan.topk,
+                pool: pool_use,
+            };
             let selection = ops::index_select(asked.q.clone(), keys, asked.weights.clone(), pool, spec);
             if selection.pool.is_some() {
                 shared.pool = selection.pool;

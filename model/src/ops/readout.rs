@@ -11,9 +11,9 @@ use burn::tensor::{Int, Tensor};
 
 /// Backends that can compute the read-out and its gradients.
 ///
-/// Shapes: `q` `[B, S, H, d]`, `window` `[B, S, d]`, `main` `[B, N, d]`, `sink` `[H]`, `topk` `[B, S, K]`,
-/// output `[B, S, H, d]`, log-sum-exp `[B, S, H]`. Window entries of the query at `t` are positions
-/// `max(0, t - width + 1) ..= t`; they are implied by `width`, not listed.
+/// Shapes: `q` `[B, S, H, d]`, `window` `[B, P, d]` with `P >= S`, `main` `[B, N, d]`, `sink` `[H]`, `topk` `[B, S, K]`,
+/// output `[B, S, H, d]`, log-sum-exp `[B, S, H]`. The queries are those of the last `S` rows of `window`; the window
+/// entries of the query in row `t` of it are the rows `max(0, t - width + 1) ..= t`, implied by `width`, not listed.
 #[backend_extension(Autodiff, Flex: cfg(feature = "flex"), Cube: cfg(feature = "cube"))]
 pub trait ReadoutBackend: Backend {
     /// Output and log-sum-exp (the logarithm of the softmax denominator, sink included).
@@ -48,7 +48,12 @@ pub trait ReadoutBackend: Backend {
 /// Returns the output `[B, S, H, d]` and the log-sum-exp `[B, S, H]`. The latter is detached: it feeds the indexer's
 /// teacher, which takes no gradient. A row without any entry gives exactly 0. An index listed twice counts twice.
 ///
-/// `topk` holds row numbers of `main` or [`NO_ENTRY`](super::NO_ENTRY).
+/// `topk` holds row numbers of `main` or [`NO_ENTRY`](super::NO_ENTRY), in any order. For a whole sequence `window` has one
+/// row per query (`P = S`); when a sequence is continued, it starts with the rows before the first query that are still in
+/// reach.
+///
+/// # Panics
+/// When `window` has fewer rows than there are queries.
 pub fn readout(
     q: Tensor<4>,
     window: Tensor<3>,
@@ -58,6 +63,8 @@ pub fn readout(
     width: usize,
     scale: f64,
 ) -> (Tensor<4>, Tensor<3>) {
+    let (queries, rows) = (q.dims()[1], window.dims()[1]);
+    assert!(rows >= queries, "readout: {queries} queries, but only {rows} window rows");
     let (output, lse) = Dispatch::readout(
         q.into_dispatch(),
         window.into_dispatch(),

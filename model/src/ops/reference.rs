@@ -17,15 +17,16 @@ fn gather(latents: Tensor<3>, index: Tensor<3, Int>) -> (Tensor<4>, Tensor<3, Bo
     (latents.gather(1, rows).reshape([batch, seq, range, dim]), listed)
 }
 
-/// Positions of the window of every query `[1, S, min(width, S)]`, [`NO_ENTRY`] before the sequence starts.
-pub fn window_positions(seq: usize, width: usize, device: &burn::tensor::Device) -> Tensor<3, Int> {
+/// Positions of the windows of the last `queries` of `seq` tokens `[1, queries, min(width, seq)]`, [`NO_ENTRY`] before
+/// the sequence starts.
+pub fn window_positions(seq: usize, queries: usize, width: usize, device: &burn::tensor::Device) -> Tensor<3, Int> {
     let slots = width.min(seq).max(1);
-    let mut positions = Vec::with_capacity(seq * slots);
-    for t in 0..seq {
+    let mut positions = Vec::with_capacity(queries * slots);
+    for t in seq - queries..seq {
         let first = (t + 1).saturating_sub(width);
         positions.extend((0..slots).map(|slot| if first + slot <= t { (first + slot) as i32 } else { NO_ENTRY }));
     }
-    Tensor::from_data(TensorData::new(positions, [1, seq, slots]), device)
+    Tensor::from_data(TensorData::new(positions, [1, queries, slots]), device)
 }
 
 /// See [`readout`](fn@super::readout).
@@ -39,7 +40,7 @@ pub fn readout(
     scale: f64,
 ) -> (Tensor<4>, Tensor<3>) {
     let [batch, seq, heads, dim] = q.dims();
-    let positions = window_positions(seq, width, &q.device()).repeat_dim(0, batch);
+    let positions = window_positions(window.dims()[1], seq, width, &q.device()).repeat_dim(0, batch);
     let marked = topk.clone().lower_elem(NO_ENTRY).any_dim(2);
     let (near, near_listed) = gather(window, positions);
     let (far, far_listed) = gather(main, topk);

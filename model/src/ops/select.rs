@@ -27,8 +27,10 @@ pub enum PoolUse {
 /// The settings of one selection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SelectSpec {
-    /// Compression ratio m: entry `j` is visible to the query at `t` when `j < floor((t + 1) / m)`.
+    /// Compression ratio m: entry `j` is visible to the query at position `t` when `j < floor((t + 1) / m)`.
     pub ratio: usize,
+    /// Position of the first query: 0 for a whole sequence, the number of tokens before it when one is continued.
+    pub start: usize,
     /// Entries that exist (rows of the key tensor beyond them are padding).
     pub entries: usize,
     /// K, the length of a Top-K row.
@@ -38,9 +40,9 @@ pub struct SelectSpec {
 }
 
 impl SelectSpec {
-    /// How many entries the query at position `t` sees.
-    pub fn visible(&self, t: usize) -> usize {
-        ((t + 1) / self.ratio).min(self.entries)
+    /// How many entries the query in row `row` sees, the one at position `start + row`.
+    pub fn visible(&self, row: usize) -> usize {
+        ((self.start + row + 1) / self.ratio).min(self.entries)
     }
 }
 

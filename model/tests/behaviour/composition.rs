@@ -28,7 +28,8 @@ fn selected(
         _ => PoolUse::None,
     };
     let read = layer.pool_from.map(|_| below.unwrap().handed.pool.clone().unwrap());
-    let spec = SelectSpec { ratio: layer.ratio, entries: seq / layer.ratio, topk: config.topk, pool: pool_use };
+    let spec =
+        SelectSpec { ratio: layer.ratio, start: 0, entries: seq / layer.ratio, topk: config.topk, pool: pool_use };
     let found = reference::index_select(asked.q, content.index_keys.unwrap(), asked.weights, read, spec).unwrap();
     if layer.builds_pool {
         assert_eq!(ints(step.handed.pool.clone().unwrap()), ints(found.pool.unwrap()));

@@ -69,7 +69,7 @@ impl Inputs {
 /// All uses of a pool; the pool that is read comes from other scores than those that search in it.
 fn check(case: Case, seed: u64, whole: bool, dtype: DType) {
     let ([_, seq, ..], ratio, topk, [blocks, size]) = case;
-    let spec = |pool| SelectSpec { ratio, entries: seq / ratio, topk, pool };
+    let spec = |pool| SelectSpec { ratio, start: 0, entries: seq / ratio, topk, pool };
     let what = |pool: &str| format!("{case:?} seed {seed} whole {whole} {dtype:?} {pool}");
     let (builder, reader) = (Inputs::new(case, seed, whole, dtype), Inputs::new(case, seed + 1000, whole, dtype));
     let plain = builder.compare(&what("no pool"), None, spec(PoolUse::None));
@@ -119,7 +119,7 @@ fn choose(scores: &[f64], topk: usize, pool: PoolUse, read: Option<Tensor<3, Int
     // The last query of a sequence sees every entry.
     let (q, weights) = (q.repeat_dim(1, entries), weights.repeat_dim(1, entries));
     let read = read.map(|pool| pool.repeat_dim(1, entries));
-    let spec = SelectSpec { ratio: 1, entries, topk, pool };
+    let spec = SelectSpec { ratio: 1, start: 0, entries, topk, pool };
     let found = ops::index_select(q, keys, weights, read, spec);
     let last = |lists: Tensor<3, Int>| {
         let width = lists.dims()[2];
@@ -155,7 +155,7 @@ fn a_zero_with_a_sign_equals_one_without() {
     let keys = Tensor::<3>::full([1, 6, 1], -1.0, &device);
     let weights = Tensor::<3>::full([1, 6, 1], -1.0, &device);
     let inputs = Inputs { q, keys, weights };
-    let spec = SelectSpec { ratio: 1, entries: 6, topk: 2, pool: PoolUse::Build { blocks: 2, size: 2 } };
+    let spec = SelectSpec { ratio: 1, start: 0, entries: 6, topk: 2, pool: PoolUse::Build { blocks: 2, size: 2 } };
     let found = inputs.compare("zeros", None, spec);
     assert_eq!(ints(found.topk)[10..], [0, 1]);
     assert_eq!(ints(found.pool.unwrap())[10..], [0, 2]);
@@ -198,7 +198,7 @@ fn scores_that_are_not_numbers_mark_their_rows_alone() {
 impl Inputs {
     /// The Top-K lists, on which operator and reference agree.
     fn lists(&self, pool: Option<Tensor<3, Int>>, pool_use: PoolUse) -> Vec<i64> {
-        let spec = SelectSpec { ratio: 1, entries: self.keys.dims()[1], topk: 2, pool: pool_use };
+        let spec = SelectSpec { ratio: 1, start: 0, entries: self.keys.dims()[1], topk: 2, pool: pool_use };
         let fast = ints(self.fast(pool.clone(), spec).topk);
         assert_eq!(fast, ints(self.exact(pool, spec).topk));
         fast
@@ -228,7 +228,7 @@ fn a_marked_row_makes_the_readout_nan() {
     let device = Device::flex();
     let mut inputs = Inputs::new(([1, 3, 1, 2], 1, 2, [1, 2]), 7, false, DType::F32);
     inputs.keys = inputs.keys.mul_scalar(f32::NAN);
-    let topk = inputs.fast(None, SelectSpec { ratio: 1, entries: 3, topk: 2, pool: PoolUse::None }).topk;
+    let topk = inputs.fast(None, SelectSpec { ratio: 1, start: 0, entries: 3, topk: 2, pool: PoolUse::None }).topk;
     let vectors = Tensor::<3>::ones([1, 3, 2], &device);
     let sink = Tensor::<1>::zeros([1], &device);
     let output = ops::readout(inputs.q, vectors.clone(), vectors, sink, topk, 1, 1.0).0;
@@ -242,7 +242,7 @@ fn selections_of_views() {
     let q = source.normal::<4>([2, 3, 7, 4], &device, DType::F32).swap_dims(1, 2);
     let keys = source.normal::<3>([2, 4, 9], &device, DType::F32).swap_dims(1, 2).narrow(1, 1, 7);
     let weights = source.normal::<3>([1, 7, 3], &device, DType::F32).expand([2, 7, 3]);
-    let spec = SelectSpec { ratio: 1, entries: 7, topk: 3, pool: PoolUse::None };
+    let spec = SelectSpec { ratio: 1, start: 0, entries: 7, topk: 3, pool: PoolUse::None };
     let copies = Inputs { q: super::copied(&q), keys: super::copied(&keys), weights: super::copied(&weights) };
     let views = Inputs { q, keys, weights };
     assert_eq!(ints(views.fast(None, spec).topk), ints(copies.fast(None, spec).topk));

@@ -28,8 +28,10 @@ struct Entries {
 impl<T: Real> Row<'_, T> {
     /// Lists the entries of the query at `t`; false if the row is marked as not a number or names a row that is not there.
     fn entries(&self, t: usize, listed: &mut Entries) -> bool {
-        let k = self.topk.len() / (self.window.len() / self.dim);
-        listed.window = (t + 1).saturating_sub(self.width)..t + 1;
+        let queries = self.queries();
+        let k = self.topk.len() / queries;
+        let position = self.window.len() / self.dim - queries + t;
+        listed.window = (position + 1).saturating_sub(self.width)..position + 1;
         listed.main.clear();
         for &index in &self.topk[t * k..(t + 1) * k] {
             match usize::try_from(index) {
@@ -39,6 +41,10 @@ impl<T: Real> Row<'_, T> {
             }
         }
         true
+    }
+
+    fn queries(&self) -> usize {
+        self.q.len() / (self.dim * self.sink.len())
     }
 
     fn entry<'b>(&'b self, entries: &'b Entries) -> impl Iterator<Item = &'b [T]> {
@@ -51,7 +57,7 @@ impl<T: Real> Row<'_, T> {
         let (d, heads) = (self.dim, self.sink.len());
         let mut entries = Entries::default();
         let mut weights = Vec::new();
-        for t in 0..self.window.len() / d {
+        for t in 0..self.queries() {
             let complete = self.entries(t, &mut entries);
             for h in 0..heads {
                 let at = t * heads + h;
@@ -82,7 +88,7 @@ impl<T: Real> Row<'_, T> {
     fn backward(&self, output: &[T], lse: &[T], grad: &[T], into: &mut RowGradients<T>) {
         let (d, heads) = (self.dim, self.sink.len());
         let mut entries = Entries::default();
-        for t in 0..self.window.len() / d {
+        for t in 0..self.queries() {
             if !self.entries(t, &mut entries) {
                 into.dq[t * heads * d..(t + 1) * heads * d].fill(T::nan());
                 continue;
@@ -135,13 +141,13 @@ struct Inputs {
 
 impl Inputs {
     fn row<T: Real>(&self, b: usize) -> Row<'_, T> {
-        let [batch, seq, dim] = self.window.dims();
-        let [_, _, heads, _] = self.q.dims();
+        let [batch, seq, heads, dim] = self.q.dims();
+        let [_, rows, _] = self.window.dims();
         let [_, entries, _] = self.main.dims();
         let topk = self.topk.len() / batch;
         Row {
             q: &self.q.values()[b * seq * heads * dim..(b + 1) * seq * heads * dim],
-            window: &self.window.values()[b * seq * dim..(b + 1) * seq * dim],
+            window: &self.window.values()[b * rows * dim..(b + 1) * rows * dim],
             main: &self.main.values()[b * entries * dim..(b + 1) * entries * dim],
             sink: self.sink.values(),
             topk: &self.topk[b * topk..(b + 1) * topk],
@@ -172,14 +178,15 @@ fn backward<T: Real>(
 ) -> (FlexTensor, FlexTensor, FlexTensor, FlexTensor) {
     let [batch, seq, heads, dim] = inputs.q.dims();
     let [_, entries, _] = inputs.main.dims();
+    let [_, rows, _] = inputs.window.dims();
     let (row, head_rows) = (seq * heads * dim, seq * heads);
     let mut dq = vec![T::zero(); batch * row];
-    let mut dwindow = vec![T::zero(); batch * seq * dim];
+    let mut dwindow = vec![T::zero(); batch * rows * dim];
     let mut dmain = vec![T::zero(); batch * entries * dim];
     let mut dsinks = vec![T::zero(); batch * heads];
     let (output, lse, grad) = (output.values::<T>(), lse.values::<T>(), grad.values::<T>());
     dq.par_chunks_mut(row)
-        .zip(dwindow.par_chunks_mut(seq * dim))
+        .zip(dwindow.par_chunks_mut(rows * dim))
         .zip(dmain.par_chunks_mut(entries * dim))
         .zip(dsinks.par_chunks_mut(heads))
         .enumerate()
@@ -198,7 +205,7 @@ fn backward<T: Real>(
     }
     (
         tensor(dq, [batch, seq, heads, dim]),
-        tensor(dwindow, [batch, seq, dim]),
+        tensor(dwindow, [batch, rows, dim]),
         tensor(dmain, [batch, entries, dim]),
         tensor(dsink, [heads]),
     )
