@@ -12,27 +12,35 @@
 //! | [`attention_mass`] | the read-out's probabilities on listed entries, summed over heads (the indexer's teacher) | none (detached) |
 //! | [`index_kl`] | KL(teacher ‖ student) of the indexer, per query | index query, index keys, head weights |
 //! | [`rotate`] | rotary position on the last channels, forwards or backwards | the rotated tensor |
-//! | [`rms_norm`], [`swiglu`] | as their names say | all inputs |
+//! | [`rms_norm`](fn@rms_norm), [`swiglu`](fn@swiglu) | as their names say | all inputs |
+//! | [`cross_entropy`](fn@cross_entropy) | the language model's loss of every row | logits |
+//! | [`adamw`](fn@adamw) | one update of a parameter and its moments | none |
 
-mod elementwise;
+mod adamw;
+mod cross_entropy;
 mod kl;
 mod mass;
+mod norm;
 mod readout;
 pub mod reference;
 mod rotate;
 mod select;
+mod swiglu;
 
 #[cfg(feature = "cube")]
 mod cube;
 #[cfg(feature = "flex")]
 mod flex;
 
-pub use elementwise::{rms_norm, swiglu};
+pub use adamw::{AdamwBackend, AdamwStep, adamw};
+pub use cross_entropy::{CrossEntropyBackend, cross_entropy};
 pub use kl::{IndexKlBackend, index_kl};
 pub use mass::{MassBackend, attention_mass};
+pub use norm::{NormBackend, rms_norm};
 pub use readout::{ReadoutBackend, readout};
 pub use rotate::{RotateBackend, rotate};
 pub use select::{PoolUse, SelectBackend, SelectSpec, Selection, index_select};
+pub use swiglu::{SwigluBackend, swiglu};
 
 /// No entry: fills the places of a Top-K row that has fewer than K visible entries. Contributes nothing.
 pub const NO_ENTRY: i32 = -1;

@@ -3,9 +3,9 @@
 //! The functions here are written from the definitions (report 2.2, 2.3), not from the fast code: gather, mask,
 //! softmax; a full sort where the fast path selects. Their gradients come from the backend's automatic differentiation.
 
-use burn::tensor::{Bool, Int, Tensor, TensorData};
+use burn::tensor::{Bool, Int, Tensor, TensorData, activation};
 
-use super::{NAN_ROW, NO_ENTRY, PoolUse, SelectSpec, Selection};
+use super::{AdamwStep, NAN_ROW, NO_ENTRY, PoolUse, SelectSpec, Selection};
 
 /// Rows of `latents` `[B, N, d]` named by `index` `[B, S, R]`: `[B, S, R, d]`, and where an entry is listed `[B, S, R]`.
 /// Places without an entry hold row 0, to be masked.
@@ -197,4 +197,41 @@ pub fn index_kl(
         (scores - max - sum.mask_fill(listed.any_dim(2).bool_not(), 1.0).log()).mask_fill(silent.clone(), 0.0);
     let log_teacher = teacher.clone().mask_fill(silent, 1.0).log();
     (teacher * (log_teacher - student)).sum_dim(2).reshape([batch, seq])
+}
+
+/// See [`rms_norm`](fn@super::rms_norm).
+pub fn rms_norm<const D: usize>(x: Tensor<D>, gamma: Tensor<1>, eps: f64) -> Tensor<D> {
+    let rms = x.clone().square().mean_dim(D - 1).add_scalar(eps).sqrt();
+    x / rms * gamma.unsqueeze()
+}
+
+/// See [`swiglu`](fn@super::swiglu).
+pub fn swiglu<const D: usize>(gate: Tensor<D>, up: Tensor<D>) -> Tensor<D> {
+    activation::silu(gate) * up
+}
+
+/// See [`cross_entropy`](fn@super::cross_entropy).
+pub fn cross_entropy(logits: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1> {
+    let [count, vocabulary] = logits.dims();
+    let outside = targets.clone().lower_elem(0).bool_or(targets.clone().greater_equal_elem(vocabulary as i32));
+    let places = targets.clamp(0, vocabulary as i32 - 1).reshape([count, 1]);
+    let losses = activation::log_softmax(logits, 1).gather(1, places).reshape([count]).neg();
+    losses.mask_fill(outside, f32::NAN)
+}
+
+/// See [`adamw`](fn@super::adamw).
+pub fn adamw<const D: usize>(
+    parameter: Tensor<D>,
+    gradient: Tensor<D>,
+    first: Tensor<D>,
+    second: Tensor<D>,
+    step: AdamwStep,
+) -> (Tensor<D>, Tensor<D>, Tensor<D>) {
+    let ([b1, b2], [c1, c2]) = (step.betas, step.corrections());
+    let gradient = gradient.mul_scalar(step.factor);
+    let first = first.mul_scalar(b1) + gradient.clone().mul_scalar(1.0 - b1);
+    let second = second.mul_scalar(b2) + gradient.square().mul_scalar(1.0 - b2);
+    let slope = first.clone().div_scalar(c1) / (second.clone().div_scalar(c2).sqrt().add_scalar(step.epsilon));
+    let parameter = parameter.mul_scalar(1.0 - step.rate * step.weight_decay) - slope.mul_scalar(step.rate);
+    (parameter, first, second)
 }

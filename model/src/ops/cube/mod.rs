@@ -9,6 +9,8 @@ use super::{
     IndexKlBackend, MassBackend, PoolUse, ReadoutBackend, RotateBackend, SelectBackend, SelectSpec, reference,
 };
 
+mod elementwise;
+
 type Float = FloatTensor<CubeBackend>;
 type Integers = IntTensor<CubeBackend>;
 

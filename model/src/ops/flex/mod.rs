@@ -1,46 +1,35 @@
 //! The operators in native code for Burn's CPU backend, in f32 and f64.
 //!
-//! Work is shared out over the batch with rayon and every sum is taken in a fixed order, so results do not depend on
-//! the number of threads.
+//! Work is shared out with rayon and every sum is taken in a fixed order, so results do not depend on the number of
+//! threads. Vector registers are in `simd`, the inner loops in `products`, the choice of the best in `best`.
 
+mod adamw;
+mod best;
+mod cross_entropy;
 mod kl;
 mod mass;
+mod norm;
+mod products;
 mod readout;
 mod rotate;
 mod select;
+mod simd;
+mod swiglu;
 
 use burn::backend::Flex;
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::tensor::{DType, Element, TensorData};
 
+pub(super) use simd::Real;
+
 /// The CPU backend's tensor, whatever its kind.
 pub(super) type FlexTensor = FloatTensor<Flex>;
 const _: fn(IntTensor<Flex>) -> FlexTensor = |t| t;
 
-/// Floating-point numbers that the CPU operators compute in.
-pub(super) trait Real:
-    Element + bytemuck::Pod + num_traits::Float + std::iter::Sum + std::ops::AddAssign
-{
-    /// Converts a setting such as the softmax scale.
-    fn of(x: f64) -> Self;
-}
-
-impl Real for f32 {
-    fn of(x: f64) -> Self {
-        x as f32
-    }
-}
-
-impl Real for f64 {
-    fn of(x: f64) -> Self {
-        x
-    }
-}
-
-/// Calls a function that is generic over [`Real`] with the type that the tensor holds.
+/// Calls a function that is generic over [`Real`] with the type that the rows hold.
 macro_rules! with_real {
-    ($tensor:expr, $function:ident ( $($argument:expr),* $(,)? )) => {
-        match $tensor.dtype() {
+    ($rows:expr, $function:ident ( $($argument:expr),* $(,)? )) => {
+        match $rows.dtype() {
             burn::tensor::DType::F32 => $function::<f32>($($argument),*),
             burn::tensor::DType::F64 => $function::<f64>($($argument),*),
             other => panic!("the CPU operators compute in f32 or f64, not in {other:?}"),
@@ -57,6 +46,10 @@ impl Rows {
         Self(if tensor.is_contiguous() { tensor } else { tensor.to_contiguous() })
     }
 
+    pub(super) fn dtype(&self) -> DType {
+        self.0.dtype()
+    }
+
     pub(super) fn dims<const D: usize>(&self) -> [usize; D] {
         let mut dims = [0; D];
         for (axis, size) in dims.iter_mut().enumerate() {
@@ -69,15 +62,41 @@ impl Rows {
         let start = self.0.layout().start_offset();
         &self.0.storage::<T>()[start..start + self.0.layout().num_elements()]
     }
+
+    /// Part number `at` of parts of `length` numbers.
+    pub(super) fn part<T: Element + bytemuck::Pod>(&self, at: usize, length: usize) -> &[T] {
+        &self.values()[at * length..(at + 1) * length]
+    }
 }
 
 /// Row numbers as 32-bit integers, whatever integer type the tensor came in.
-pub(super) fn indices(tensor: FlexTensor) -> Vec<i32> {
-    let rows = Rows::new(tensor);
-    match rows.0.dtype() {
-        DType::I32 => rows.values::<i32>().to_vec(),
-        DType::I64 => rows.values::<i64>().iter().map(|&i| i as i32).collect(),
-        other => panic!("row numbers are 32- or 64-bit integers, not {other:?}"),
+pub(super) enum Indices {
+    /// As they lie in the tensor.
+    Given(Rows),
+    /// Converted.
+    Made(Vec<i32>),
+}
+
+impl Indices {
+    pub(super) fn new(tensor: FlexTensor) -> Self {
+        let rows = Rows::new(tensor);
+        match rows.dtype() {
+            DType::I32 => Self::Given(rows),
+            DType::I64 => Self::Made(rows.values::<i64>().iter().map(|&i| i as i32).collect()),
+            other => panic!("row numbers are 32- or 64-bit integers, not {other:?}"),
+        }
+    }
+
+    pub(super) fn values(&self) -> &[i32] {
+        match self {
+            Self::Given(rows) => rows.values(),
+            Self::Made(values) => values,
+        }
+    }
+
+    /// Part number `at` of parts of `length` numbers.
+    pub(super) fn part(&self, at: usize, length: usize) -> &[i32] {
+        &self.values()[at * length..(at + 1) * length]
     }
 }
 
@@ -86,35 +105,7 @@ pub(super) fn tensor<T: Element, const D: usize>(values: Vec<T>, dims: [usize; D
     FlexTensor::from_data(TensorData::new(values, dims))
 }
 
-/// Inner product. Eight running sums let the compiler use vector registers; their order is fixed.
-#[inline]
-pub(super) fn dot<T: Real>(a: &[T], b: &[T]) -> T {
-    const LANES: usize = 8;
-    let mut sums = [T::zero(); LANES];
-    let (a_blocks, b_blocks) = (a.chunks_exact(LANES), b.chunks_exact(LANES));
-    let (a_rest, b_rest) = (a_blocks.remainder(), b_blocks.remainder());
-    for (x, y) in a_blocks.zip(b_blocks) {
-        for lane in 0..LANES {
-            sums[lane] += x[lane] * y[lane];
-        }
-    }
-    let mut total = sums.iter().copied().sum::<T>();
-    for (&x, &y) in a_rest.iter().zip(b_rest) {
-        total += x * y;
-    }
-    total
-}
-
-/// `y += factor * x`.
-#[inline]
-pub(super) fn add_scaled<T: Real>(y: &mut [T], factor: T, x: &[T]) {
-    for (y, &x) in y.iter_mut().zip(x) {
-        *y += factor * x;
-    }
-}
-
-/// `max(z, 0)`, but a NaN stays one (`Float::max` would hide it).
-#[inline]
-pub(super) fn relu<T: Real>(z: T) -> T {
-    if z < T::zero() { T::zero() } else { z }
+/// A tensor of the shape of `model` that owns `values`.
+pub(super) fn like<T: Element>(values: Vec<T>, model: &Rows) -> FlexTensor {
+    FlexTensor::from_data(TensorData::new(values, model.0.layout().shape().clone()))
 }

@@ -28,6 +28,6 @@ fn rotated<T: Real>(x: &Rows, cos: &Rows, sin: &Rows, inverse: bool) -> FlexTens
 impl RotateBackend for Flex {
     fn rotate(x: FlexTensor, cos: FlexTensor, sin: FlexTensor, inverse: bool) -> FlexTensor {
         let (x, cos, sin) = (Rows::new(x), Rows::new(cos), Rows::new(sin));
-        with_real!(x.0, rotated(&x, &cos, &sin, inverse))
+        with_real!(x, rotated(&x, &cos, &sin, inverse))
     }
 }
