@@ -1,15 +1,16 @@
 //! `AdamW` over a whole model, with the gradient's norm limited for the trunk and for the indexers apart.
 //!
-//! The update rule is Burn's; this file adds which parameters decay, the two norms, and a state that is stored by the
+//! The update rule is an operator; this file adds which parameters decay, the two norms, and a state that is stored by the
 //! parameters' official names.
 
 use std::collections::BTreeMap;
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
-use burn::optim::{AdamW, AdamWConfig, AdamWState, AdaptiveMomentumState, GradientsParams, Optimizer as _};
+use burn::optim::GradientsParams;
 use burn::tensor::{Device, Tensor, TensorData};
 use csa2_model::checkpoint::{CheckpointError, ParameterPath, Weight, is_indexer};
 use csa2_model::model::Model;
+use csa2_model::ops::{self, AdamwStep};
 
 use crate::config::TrainConfig;
 
@@ -26,25 +27,26 @@ pub struct GradientNorms {
 
 /// The optimizer and its state.
 pub struct Optimizer {
-    decaying: AdamW,
-    plain: AdamW,
+    betas: [f64; 2],
+    weight_decay: f64,
     clip: f64,
-    moments: BTreeMap<String, AdamWState<1>>,
+    moments: BTreeMap<String, Moments>,
 }
+
+/// Running means of a parameter's gradient and of its square, as lists, and how many steps are in them.
+struct Moments {
+    first: Tensor<1>,
+    second: Tensor<1>,
+    steps: u32,
+}
+
+/// Keeps the update's division apart from 0.
+const EPSILON: f64 = 1e-8;
 
 impl Optimizer {
     /// An optimizer that has not taken a step.
     pub fn new(config: &TrainConfig) -> Self {
-        let rule = AdamWConfig::new()
-            .with_beta_1(config.betas[0] as f32)
-            .with_beta_2(config.betas[1] as f32)
-            .with_epsilon(1e-8);
-        Self {
-            decaying: rule.clone().with_weight_decay(config.weight_decay as f32).build(),
-            plain: rule.with_weight_decay(0.0).build(),
-            clip: config.clip,
-            moments: BTreeMap::new(),
-        }
+        Self { betas: config.betas, weight_decay: config.weight_decay, clip: config.clip, moments: BTreeMap::new() }
     }
 
     /// Norms of the gradients, to be looked at before [`step`](Self::step).
@@ -69,8 +71,7 @@ impl Optimizer {
     pub fn state(&self) -> Result<BTreeMap<String, Weight>, CheckpointError> {
         let mut state = BTreeMap::new();
         for (name, moments) in &self.moments {
-            let momentum = &moments.momentum;
-            for (part, tensor) in [("moment_1", &momentum.moment_1), ("moment_2", &momentum.moment_2)] {
+            for (part, tensor) in [("moment_1", &moments.first), ("moment_2", &moments.second)] {
                 let name = format!("{name}.{part}");
                 let values = tensor.clone().try_into_data().map_err(|e| e.to_string());
                 let values = values.and_then(|data| data.try_to_vec::<f32>().map_err(|e| e.to_string()));
@@ -78,7 +79,7 @@ impl Optimizer {
                 state.insert(name, Weight { dims: vec![values.len()], values });
             }
             // Steps are counted exactly in f32 up to 2^24.
-            let time = Weight { dims: vec![1], values: vec![momentum.time as f32] };
+            let time = Weight { dims: vec![1], values: vec![moments.steps as f32] };
             state.insert(format!("{name}.time"), time);
         }
         Ok(state)
@@ -108,8 +109,8 @@ impl Optimizer {
                 continue;
             }
             let tensor = |w: Weight| Tensor::<1>::from_data(TensorData::new(w.values, w.dims), device);
-            let momentum = AdaptiveMomentumState::new(time.values[0] as usize, tensor(first), tensor(second));
-            self.moments.insert(name, AdamWState::new(momentum));
+            let moments = Moments { first: tensor(first), second: tensor(second), steps: time.values[0] as u32 };
+            self.moments.insert(name, moments);
         }
         problems.extend(state.keys().map(|name| format!("{name}: unexpected")));
         if problems.is_empty() {
@@ -168,20 +169,23 @@ impl ModuleMapper for Update<'_> {
         let Some(grad) = self.grads.remove::<D>(param.id) else { return param };
         let name = self.path.official();
         let factor = if is_indexer(&name) { self.indexers } else { self.trunk };
-        let rule = if D >= 2 { &self.optimizer.decaying } else { &self.optimizer.plain };
+        // Norm gains and sinks do not decay.
+        let weight_decay = if D >= 2 { self.optimizer.weight_decay } else { 0.0 };
         let state = self.optimizer.moments.remove(&name);
-        let (mut new_state, rate) = (None, self.rate);
+        let (mut updated, rate, betas) = (None, self.rate, self.optimizer.betas);
         let param = param.map(|tensor| {
             let shape = tensor.shape();
             let count = shape.num_elements();
-            let grad = grad.reshape([count]);
-            let grad = if factor < 1.0 { grad.mul_scalar(factor) } else { grad };
             // The rule works number by number, so every parameter is updated as a list.
-            let (updated, state) = rule.step(rate, tensor.inner().reshape([count]), grad, state);
-            new_state = state;
-            Tensor::from_inner(updated.reshape(shape)).require_grad()
+            let values = tensor.inner().reshape([count]);
+            let Moments { first, second, steps } =
+                state.unwrap_or_else(|| Moments { first: values.zeros_like(), second: values.zeros_like(), steps: 0 });
+            let step = AdamwStep { rate, factor, betas, epsilon: EPSILON, weight_decay, step: steps + 1 };
+            let (values, first, second) = ops::adamw(values, grad.reshape([count]), first, second, step);
+            updated = Some(Moments { first, second, steps: step.step });
+            Tensor::from_inner(values.reshape(shape)).require_grad()
         });
-        self.optimizer.moments.extend(new_state.map(|state| (name, state)));
+        self.optimizer.moments.extend(updated.map(|moments| (name, moments)));
         param
     }
 }

@@ -1,6 +1,7 @@
 //! What training minimises: cross-entropy of the language model (and of a task's auxiliary head), plus the indexers' KL.
 
-use burn::tensor::{Device, Int, Tensor, TensorData, activation};
+use burn::tensor::{Device, Int, Tensor, TensorData};
+use csa2_model::ops;
 
 use crate::tasks::NONE;
 
@@ -34,9 +35,8 @@ impl Targets {
 
     /// Cross-entropy of each position `[count]`, in nats, from its logits `[count, V]`.
     pub fn cross_entropy(&self, logits: Tensor<2>) -> Tensor<1> {
-        let count = self.ids.len();
-        let ids = integers(&self.ids, &logits.device()).reshape([count, 1]);
-        activation::log_softmax(logits, 1).gather(1, ids).reshape([count]).neg()
+        let ids = integers(&self.ids, &logits.device());
+        ops::cross_entropy(logits, ids)
     }
 }
 

@@ -2,6 +2,15 @@
 //!
 //! Work is shared out with rayon and every sum is taken in a fixed order, so results do not depend on the number of
 //! threads. Vector registers are in `simd`, the inner loops in `products`, the choice of the best in `best`.
+#![allow(
+    clippy::inline_always,
+    reason = "vector registers survive only what is inlined into the function that has their instruction set"
+)]
+#![allow(
+    clippy::needless_range_loop,
+    clippy::manual_memcpy,
+    reason = "counted loops over small arrays unroll into registers; iterators and slice copies go through memory"
+)]
 
 mod adamw;
 mod best;
@@ -61,6 +70,13 @@ impl Rows {
     pub(super) fn values<T: Element + bytemuck::Pod>(&self) -> &[T] {
         let start = self.0.layout().start_offset();
         &self.0.storage::<T>()[start..start + self.0.layout().num_elements()]
+    }
+
+    /// The tensor itself, to be overwritten, if its memory holds nothing else and nobody else reads it.
+    pub(super) fn into_unshared<T: Element + bytemuck::Pod>(mut self) -> Result<FlexTensor, Self> {
+        let count = self.0.layout().num_elements();
+        let whole = self.0.layout().start_offset() == 0 && self.0.storage::<T>().len() == count;
+        if whole && self.0.try_storage_mut::<T>().is_some() { Ok(self.0) } else { Err(self) }
     }
 
     /// Part number `at` of parts of `length` numbers.

@@ -66,7 +66,7 @@ struct BackwardRows<'a, T> {
 impl<T: Real> WithSimd for BackwardRows<'_, T> {
     type Output = ();
 
-    /// With `r = 1 / rms`, `u = gamma g`: `dx = r u - x r^3 mean(u x)` and `dgamma = g x r`.
+    /// With `r = 1 / rms`, `n = x r` and `u = gamma g`: `dx = r (u - n mean(u n))` and `dgamma = g n`.
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         let n = self.gamma.len();
@@ -83,20 +83,21 @@ impl<T: Real> WithSimd for BackwardRows<'_, T> {
             for ((&x, &g), &gamma) in x_rest.iter().zip(g_rest).zip(gamma_rest) {
                 mean += x * g * gamma;
             }
-            let less = -(r * r * r) * (mean / T::of(n as f64));
+            let less = -(mean * r / T::of(n as f64));
             let (wide_r, wide_less) = (T::splat(simd, r), T::splat(simd, less));
             let (dxs, dx_rest) = T::split_mut::<S>(dx);
             let (dgammas, dgamma_rest) = T::split_mut::<S>(&mut *self.dgamma);
             let vectors = xs.iter().zip(gs).zip(gammas).zip(dxs.iter_mut().zip(dgammas));
             for (((&x, &g), &gamma), (dx, dgamma)) in vectors {
-                let gr = T::times(simd, g, wide_r);
-                *dx = T::fused(simd, x, wide_less, T::times(simd, gr, gamma));
-                *dgamma = T::fused(simd, gr, x, *dgamma);
+                let normal = T::times(simd, x, wide_r);
+                *dx = T::times(simd, wide_r, T::fused(simd, normal, wide_less, T::times(simd, g, gamma)));
+                *dgamma = T::fused(simd, g, normal, *dgamma);
             }
             let rest = x_rest.iter().zip(g_rest).zip(gamma_rest).zip(dx_rest.iter_mut().zip(dgamma_rest));
             for (((&x, &g), &gamma), (dx, dgamma)) in rest {
-                *dx = g * r * gamma + x * less;
-                *dgamma += g * r * x;
+                let normal = x * r;
+                *dx = r * (normal * less + g * gamma);
+                *dgamma += g * normal;
             }
         }
     }

@@ -113,7 +113,7 @@ impl<'a, T: Real> Sequence<'a, T> {
         let position = sizes.rows - sizes.seq + t;
         let [window, main] = lists;
         window.clear();
-        window.extend((position + 1).saturating_sub(sizes.width) as u32..position as u32 + 1);
+        window.extend((position + 1).saturating_sub(sizes.width) as u32..=position as u32);
         main.clear();
         for &index in slots {
             match usize::try_from(index) {
@@ -150,9 +150,11 @@ impl<'a, T: Real> Sequence<'a, T> {
         let Scratch { lists, vectors, weights, max, sum, counting } = scratch;
         let scaled = &mut vectors[..heads * dim];
         scale_into(simd, scaled, q, self.scale);
-        // The sink is an entry with vector 0.
+        // The sink is an entry with vector 0. An infinite one makes the row not a number, as in the definition.
         max.copy_from_slice(self.sink);
-        sum.fill(T::one());
+        for (sum, &sink) in sum.iter_mut().zip(self.sink) {
+            *sum = if sink == T::neg_infinity() { T::zero() } else { (sink - sink).exp() };
+        }
         output.fill(T::zero());
         for (which, list) in lists.iter().enumerate() {
             for piece in list.chunks(PIECE) {
