@@ -1,13 +1,16 @@
 //! The operators on `CubeCL` devices (wgpu, CUDA): right, and not yet fast. They compute what [`reference`](crate::ops::reference)
 //! says with the backend's own tensor operations, and take its gradients by automatic differentiation.
 
+mod readout;
+mod rotate;
+mod rows;
+mod shared;
+
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::tensor::{Int, Tensor};
 use burn_cubecl::CubeBackend;
 
-use super::{
-    IndexKlBackend, MassBackend, PoolUse, ReadoutBackend, RotateBackend, SelectBackend, SelectSpec, reference,
-};
+use super::{IndexKlBackend, MassBackend, PoolUse, SelectBackend, SelectSpec, reference};
 
 type Float = FloatTensor<CubeBackend>;
 type Integers = IntTensor<CubeBackend>;
@@ -36,54 +39,6 @@ fn leaf<const D: usize>(primitive: Float) -> Tensor<D> {
 /// The gradient of a leaf; zero where the result does not depend on it.
 fn gradient<const D: usize>(leaf: &Tensor<D>, grads: &burn::tensor::Gradients) -> Float {
     raw(leaf.grad(grads).unwrap_or_else(|| leaf.clone().inner().zeros_like()))
-}
-
-impl ReadoutBackend for CubeBackend {
-    fn readout(
-        q: Float,
-        window: Float,
-        main: Float,
-        sink: Float,
-        topk: Integers,
-        width: usize,
-        scale: f64,
-    ) -> (Float, Float) {
-        let (output, lse) =
-            reference::readout(float(q), float(window), float(main), float(sink), integers(topk), width, scale);
-        (raw(output), raw(lse))
-    }
-
-    fn readout_backward(
-        q: Float,
-        window: Float,
-        main: Float,
-        sink: Float,
-        topk: Integers,
-        _output: Float,
-        _lse: Float,
-        grad: Float,
-        width: usize,
-        scale: f64,
-    ) -> (Float, Float, Float, Float) {
-        let (q, window, main, sink) = (leaf::<4>(q), leaf::<3>(window), leaf::<3>(main), leaf::<1>(sink));
-        let (output, _) = reference::readout(
-            q.clone(),
-            window.clone(),
-            main.clone(),
-            sink.clone(),
-            Tensor::from_inner(integers(topk)),
-            width,
-            scale,
-        );
-        let grads = (output * Tensor::from_inner(float::<4>(grad))).sum().backward();
-        (gradient(&q, &grads), gradient(&window, &grads), gradient(&main, &grads), gradient(&sink, &grads))
-    }
-}
-
-impl RotateBackend for CubeBackend {
-    fn rotate(x: Float, cos: Float, sin: Float, inverse: bool) -> Float {
-        raw(reference::rotate(float(x), float(cos), float(sin), inverse))
-    }
 }
 
 impl SelectBackend for CubeBackend {
