@@ -6,8 +6,10 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod mass;
 mod readout;
 mod rotate;
+mod select;
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{DType, Device, DeviceKind, Gradients, Int, Tensor, TensorData};

@@ -13,34 +13,12 @@ use cubecl::ir::ElemType;
 use cubecl::prelude::*;
 
 use super::Float as FloatTensor;
-use super::rows::{SortedRows, Strange, sorted};
+use super::rows::{SortedRows, Strange, occurrences, sorted};
 use super::shared::{
     GROUPS, LANES, THREADS, add_up, address, dims, empty, float_type, grid, load_row, rows, single, workgroup,
 };
+use super::tile::{Tile, multiply, product};
 use crate::ops::ReadoutBackend;
-
-/// How a workgroup cuts up a query. The sizes keep every kernel under 32 KiB of shared memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Tile {
-    /// Heads that a workgroup computes together.
-    heads: usize,
-    /// Entries that it brings into shared memory together.
-    entries: usize,
-    /// Channels of one vector that belong to one thread.
-    channels: usize,
-}
-
-impl Tile {
-    fn new(heads: usize, dim: usize, backward: bool) -> Self {
-        let channels = dim.div_ceil(THREADS);
-        assert!(channels <= 8, "the GPU read-out holds vectors of up to 1024 channels in shared memory, not of {dim}");
-        if channels > 4 {
-            Self { heads: 1, entries: 4, channels }
-        } else {
-            Self { heads: if heads == 1 { 1 } else { 4 }, entries: if backward { 4 } else { 8 }, channels }
-        }
-    }
-}
 
 /// Brings the entries `first ..` of a query into `tile`: `near` rows of `window` from `from_window` on, then the listed
 /// rows of `main`. Beyond `total` there are zeros.
@@ -73,53 +51,6 @@ fn load_entries<F: Float>(
             load_row::<F>(tile, at, main, row * dim, dim, place < total, size.channels);
         }
     }
-}
-
-/// Inner products of the tile's entries with the tile's heads. A thread belongs to one entry and takes every
-/// `lanes`-th channel; its part for head `h` goes to `partial[from + h * THREADS + unit]`.
-#[cube]
-fn multiply(
-    partial: &mut Shared<[f32]>,
-    from: usize,
-    heads: &Shared<[f32]>,
-    entries: &Shared<[f32]>,
-    dim: usize,
-    #[comptime] size: Tile,
-) {
-    let unit = UNIT_POS as usize;
-    let padded = comptime!(size.channels * THREADS);
-    let lanes = comptime!(THREADS / size.entries);
-    let entry = unit / lanes * padded;
-    let mut sums = Array::<f32>::new(size.heads);
-    #[unroll]
-    for h in 0..size.heads {
-        sums[h] = 0.0f32;
-    }
-    let mut channel = unit % lanes;
-    while channel < dim {
-        let c = entries[entry + channel];
-        #[unroll]
-        for h in 0..size.heads {
-            sums[h] += heads[h * padded + channel] * c;
-        }
-        channel += lanes;
-    }
-    #[unroll]
-    for h in 0..size.heads {
-        partial[from + h * THREADS + unit] = sums[h];
-    }
-}
-
-/// The inner product of head and entry `pair = h * entries + e`, from the parts that [`multiply`] left.
-#[cube]
-fn product(partial: &Shared<[f32]>, from: usize, pair: usize, #[comptime] size: Tile) -> f32 {
-    let lanes = comptime!(THREADS / size.entries);
-    let start = from + pair / size.entries * THREADS + pair % size.entries * lanes;
-    let mut sum = 0.0f32;
-    for lane in 0..lanes {
-        sum += partial[start + lane];
-    }
-    sum
 }
 
 /// One workgroup per query and tile of heads. The softmax is taken online: entries come in chunks; a new maximum rescales
@@ -499,29 +430,6 @@ fn query_kernel<F: Float>(
             }
         }
     }
-}
-
-/// How often the ascending row `listed[start .. start + count]` holds `number`.
-#[cube]
-pub(super) fn occurrences(listed: &[i32], start: usize, count: usize, number: i32) -> usize {
-    let first = lower_bound(listed, start, count, number);
-    lower_bound(listed, start, count, number + 1) - first
-}
-
-/// How many numbers of the ascending row `listed[start .. start + count]` are below `number`.
-#[cube]
-pub(super) fn lower_bound(listed: &[i32], start: usize, count: usize, number: i32) -> usize {
-    let mut low = 0usize;
-    let mut high = count;
-    while low < high {
-        let middle = (low + high) / 2;
-        if listed[start + middle] < number {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    low
 }
 
 /// The gradient for the latents, one workgroup per row of `latents` `[B, rows, d]` (the window's when `near`, else the main ones).

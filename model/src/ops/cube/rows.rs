@@ -140,3 +140,26 @@ pub(super) fn sorted(index: CubeTensor, limit: usize, strange: Strange, with_pla
     );
     SortedRows { entries, places, counts }
 }
+
+/// How often the ascending row `listed[start .. start + count]` holds `number`.
+#[cube]
+pub(super) fn occurrences(listed: &[i32], start: usize, count: usize, number: i32) -> usize {
+    let first = lower_bound(listed, start, count, number);
+    lower_bound(listed, start, count, number + 1) - first
+}
+
+/// How many numbers of the ascending row `listed[start .. start + count]` are below `number`.
+#[cube]
+pub(super) fn lower_bound(listed: &[i32], start: usize, count: usize, number: i32) -> usize {
+    let mut low = 0usize;
+    let mut high = count;
+    while low < high {
+        let middle = (low + high) / 2;
+        if listed[start + middle] < number {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    low
+}
