@@ -168,10 +168,8 @@ fn score_kernel<F: Float>(
         sees = visible(query % seq, start, ratio, entries);
     }
     // No one looks at the tiles beyond what the query sees.
-    if comptime!(source == Source::Visible) {
-        if first >= sees {
-            terminate!();
-        }
+    if comptime!(source == Source::Visible) && first >= sees {
+        terminate!();
     }
 
     let mut numbers = Shared::<[u32]>::new_slice(CANDIDATES);

@@ -121,7 +121,7 @@ fn choose_kernel(
         if usize::cast_from(add_up::<u32>(&mut scratch, reached)) >= count {
             threshold = tried;
         }
-        bit = bit >> 1u32;
+        bit >>= 1u32;
     }
 
     // Every thread looks after a stretch of positions, so that counts of the stretches before it are its place in the list.

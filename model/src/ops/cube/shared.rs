@@ -90,6 +90,25 @@ pub(super) fn add_up<T: Numeric>(scratch: &mut Shared<[T]>, value: T) -> T {
     total
 }
 
+/// The largest of every thread's `value`, given to all threads. `scratch` has [`THREADS`] places.
+#[cube]
+pub(super) fn largest(scratch: &mut Shared<[f32]>, value: f32) -> f32 {
+    let unit = UNIT_POS as usize;
+    scratch[unit] = value;
+    sync_cube();
+    let mut active = (THREADS / 2).runtime();
+    while active > 0 {
+        if unit < active {
+            scratch[unit] = max(scratch[unit], scratch[unit + active]);
+        }
+        sync_cube();
+        active /= 2;
+    }
+    let largest = scratch[0];
+    sync_cube();
+    largest
+}
+
 /// Copies one row of `dim` channels into `tile` at `at`, followed by zeros; only zeros when it is not `present`.
 /// Every thread brings `channels` of them, [`THREADS`] apart.
 #[cube]
