@@ -1,5 +1,5 @@
-//! The operators on wgpu against the reference on the CPU, and a whole model on wgpu against the same model on the CPU: logits, indexer
-//! losses and gradients.
+//! The operators on wgpu against the reference on the CPU, and a whole model on wgpu against the same model on the CPU:
+//! logits, indexer losses and gradients.
 //!
 //! Without an adapter nothing can run: the test says so, and fails where `CSA2_REQUIRE` names wgpu.
 #![cfg(all(feature = "wgpu", feature = "flex"))]

@@ -1,7 +1,7 @@
 //! The indexer's loss on the device.
 //!
-//! Only scores of listed entries are kept, `[B, S, R]`. The gradients for queries and weights have one workgroup per query and tile
-//! of heads, those for the keys one per entry, as in the read-out: every sum is taken in a fixed order.
+//! Only scores of listed entries are kept, `[B, S, R]`. The gradients for queries and weights have one workgroup per
+//! query and tile of heads, those for the keys one per entry, as in the read-out: every sum is taken in a fixed order.
 
 use burn::backend::tensor::IntTensor;
 use burn::tensor::DType;
@@ -108,8 +108,8 @@ fn is_listed(number: i32, entries: usize) -> bool {
 
 /// Gradients for index query and head weights: one workgroup per query and tile of heads, as in the read-out's.
 ///
-/// `q`, `dq` `[B, S, H, d]`, `keys` `[B, N, d]`, `weights`, `dweights` `[B, S, H]`, `slopes` `[B, S, R]`; `listed`, `places`
-/// `[B, S, R]` and `counts` `[B, S]` from [`sorted`].
+/// `q`, `dq` `[B, S, H, d]`, `keys` `[B, N, d]`, `weights`, `dweights` `[B, S, H]`, `slopes` `[B, S, R]`; `listed`,
+/// `places` `[B, S, R]` and `counts` `[B, S]` from [`sorted`].
 #[cube(launch, address_type = "dynamic")]
 fn query_kernel<F: Float>(
     q: &[F],
@@ -237,8 +237,8 @@ fn query_kernel<F: Float>(
     }
 }
 
-/// The gradient for the keys, one workgroup per row of `keys` `[B, N, d]`; how it looks for its queries and takes them is
-/// told at the read-out's gradient for the latents.
+/// The gradient for the keys, one workgroup per row of `keys` `[B, N, d]`; how it looks for its queries and takes them
+/// is told at the read-out's gradient for the latents.
 #[cube(launch, address_type = "dynamic")]
 fn key_kernel<F: Float>(
     q: &[F],
@@ -425,7 +425,7 @@ impl Inputs {
         let candidates =
             Candidates { source: Source::List, list: &self.range, width, size: 1, start: 0, ratio: 1, entries };
         let scores = empty(&self.q, [batch, seq, width], DType::F32);
-        score(&self.q, &self.keys, &self.weights, candidates, 1.0, Kind::Score, 0..batch * seq, &scores);
+        score(&self.q, &self.keys, &self.weights, candidates, 1.0, Kind::Score, 0..seq, &scores);
         let result = match grad {
             Some(_) => empty(&self.q, [batch, seq, width], DType::F32),
             None => empty(&self.q, [batch, seq], DType::F32),

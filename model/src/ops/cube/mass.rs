@@ -17,7 +17,7 @@ impl MassBackend for CubeBackend {
         let [_, entries, _] = dims(&main);
         let mass = empty(&q, [batch, seq, width], DType::F32);
         let candidates = Candidates { source: Source::List, list: &range, width, size: 1, start: 0, ratio: 1, entries };
-        score(&q, &main, &lse, candidates, scale, Kind::Mass, 0..batch * seq, &mass);
+        score(&q, &main, &lse, candidates, scale, Kind::Mass, 0..seq, &mass);
         cast(mass, q.dtype)
     }
 }

@@ -1,8 +1,8 @@
 //! The operators as `CubeCL` kernels: one source for every device that `CubeCL` compiles for (wgpu, CUDA).
 //!
-//! They keep to what all of these have: workgroups of 128 threads, shared memory of at most 32 KiB, at most 15 buffers, no
-//! subgroup operations, no atomics. Inputs are f32, f16 or bf16 (where the device has them); every sum is taken in f32 and in a
-//! fixed order, so that a second run gives the same bits.
+//! They keep to what all of these have: workgroups of 128 threads, shared memory of at most 32 KiB, at most 15 buffers,
+//! no subgroup operations, no atomics. Inputs are f32, f16 or bf16 (where the device has them); every sum is taken in
+//! f32 and in a fixed order, so that a second run gives the same bits.
 //!
 //! Kernels are launched with bounds checks, which needs no `unsafe`.
 
@@ -10,7 +10,7 @@
     clippy::used_underscore_binding,
     clippy::manual_is_multiple_of,
     clippy::manual_midpoint,
-    reason = "device code is a subset of Rust that lacks these methods; `define` arguments are used by what the macro writes"
+    reason = "device code is a subset of Rust without these methods; what the macro writes uses `define` arguments"
 )]
 
 mod kl;

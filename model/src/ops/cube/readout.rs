@@ -1,9 +1,9 @@
 //! The read-out on the device: one pass over a query's entries, forward and backward.
 //!
-//! Nothing of the size of all logits or all gathered entries lies in global memory. The forward pass and the gradient for the query
-//! have one workgroup per query and tile of heads; it brings a few entries at a time into shared memory. The gradient for
-//! the latents has one workgroup per entry, which looks for the queries that read it and adds their shares in ascending order: no
-//! atomic additions, the same bits on every run.
+//! Nothing of the size of all logits or all gathered entries lies in global memory. The forward pass and the gradient
+//! for the query have one workgroup per query and tile of heads; it brings a few entries at a time into shared memory.
+//! The gradient for the latents has one workgroup per entry, which looks for the queries that read it and adds their
+//! shares in ascending order: no atomic additions, the same bits on every run.
 
 use burn::backend::tensor::IntTensor;
 use burn::tensor::DType;
@@ -53,11 +53,11 @@ fn load_entries<F: Float>(
     }
 }
 
-/// One workgroup per query and tile of heads. The softmax is taken online: entries come in chunks; a new maximum rescales
-/// what was added up so far. It starts from the sink, which is an entry with vector 0.
+/// One workgroup per query and tile of heads. The softmax is taken online: entries come in chunks; a new maximum
+/// rescales what was added up so far. It starts from the sink, which is an entry with vector 0.
 ///
-/// `q`, `output` `[B, S, H, d]`, `window` `[B, P, d]`, `main` `[B, N, d]`, `sink` `[H]`, `listed` `[B, S, K]` and `counts`
-/// `[B, S]` from [`sorted`], `lse` `[B, S, H]`.
+/// `q`, `output` `[B, S, H, d]`, `window` `[B, P, d]`, `main` `[B, N, d]`, `sink` `[H]`, `listed` `[B, S, K]` and
+/// `counts` `[B, S]` from [`sorted`], `lse` `[B, S, H]`.
 #[cube(launch, address_type = "dynamic")]
 fn forward_kernel<F: Float>(
     q: &[F],
@@ -432,11 +432,12 @@ fn query_kernel<F: Float>(
     }
 }
 
-/// The gradient for the latents, one workgroup per row of `latents` `[B, rows, d]` (the window's when `near`, else the main ones).
+/// The gradient for the latents, one workgroup per row of `latents` `[B, rows, d]` (the window's when `near`, else the
+/// main ones).
 ///
-/// The threads test [`THREADS`] queries at a time for whether they read this entry, and how often. Then the workgroup takes
-/// the hits one after another, in ascending order, 8 heads at a time: 16 threads per head recompute logit and slope, and every
-/// thread adds to its own channels.
+/// The threads test [`THREADS`] queries at a time for whether they read this entry, and how often. Then the workgroup
+/// takes the hits one after another, in ascending order, 8 heads at a time: 16 threads per head recompute logit and
+/// slope, and every thread adds to its own channels.
 #[cube(launch, address_type = "dynamic")]
 fn latent_kernel<F: Float>(
     latents: &[F],

@@ -8,7 +8,8 @@ use super::Float as FloatTensor;
 use super::shared::{THREADS, address, dims, empty, float_type, grid, rows, single, workgroup};
 use crate::ops::RotateBackend;
 
-/// `x` and `y` `[B, S, H, d]`, `cos` and `sin` `[S, pairs]`; the last `2 * pairs` channels turn. `sign` is -1 for the inverse.
+/// `x` and `y` `[B, S, H, d]`, `cos` and `sin` `[S, pairs]`; the last `2 * pairs` channels turn. `sign` is -1 for the
+/// inverse.
 #[cube(launch, address_type = "dynamic")]
 fn rotate_kernel<F: Float>(
     x: &[F],

@@ -25,8 +25,8 @@ pub(super) enum Strange {
     Absent,
 }
 
-/// One workgroup per row: counts, then copies a row that is in order and ranks the numbers of one that is not. Numbers compare as
-/// unsigned, so negative ones come last; equal ones keep their order.
+/// One workgroup per row: counts, then copies a row that is in order and ranks the numbers of one that is not. Numbers
+/// compare as unsigned, so negative ones come last; equal ones keep their order.
 #[cube(launch, address_type = "dynamic")]
 fn sort_kernel(
     index: &[i32],

@@ -68,8 +68,8 @@ pub(super) fn visible(t: usize, start: usize, ratio: usize, entries: usize) -> u
     min((start + t + 1) / ratio, entries)
 }
 
-/// The row number of a query's candidate, or [`ABSENT`]. `row` is where the query's list starts. Pools are ascending: a block that is
-/// listed twice counts once.
+/// The row number of a query's candidate, or [`ABSENT`]. `row` is where the query's list starts. Pools are ascending: a
+/// block that is listed twice counts once.
 #[cube]
 pub(super) fn candidate(
     list: &[i32],
@@ -124,11 +124,12 @@ fn key(score: f32) -> u32 {
     key
 }
 
-/// One workgroup per query and [`CANDIDATES`] of its candidates. Channels pass through shared memory [`CHANNELS`] at a time; a thread
-/// multiplies one candidate with `share` heads at once.
+/// One workgroup per [`CANDIDATES`] candidates of `together` queries, which have these candidates in common when there
+/// is more than one. Channels pass through shared memory [`CHANNELS`] at a time; a thread multiplies one candidate with
+/// `share` heads of every query at once.
 ///
-/// `q` `[B, S, H, d]`, `rows` `[B, N, d]`, `weights` `[B, S, H]`, `list` `[B, S, R]`, `scores` `[queries, width]` for
-/// the queries from `first_query` on.
+/// `q` `[B, S, H, d]`, `rows` `[B, N, d]`, `weights` `[B, S, H]`, `list` `[B, S, R]`, `scores` `[B, queries, width]`
+/// for the queries in rows `first_query ..`.
 #[cube(launch, address_type = "dynamic")]
 fn score_kernel<F: Float>(
     q: &[F],
@@ -138,6 +139,7 @@ fn score_kernel<F: Float>(
     scores: &mut [u32],
     work: usize,
     first_query: usize,
+    queries: usize,
     seq: usize,
     heads: usize,
     dim: usize,
@@ -152,6 +154,7 @@ fn score_kernel<F: Float>(
     #[comptime] source: Source,
     #[comptime] kind: Kind,
     #[comptime] share: usize,
+    #[comptime] together: usize,
     #[define(F)] _dtype: ElemType,
 ) {
     if CUBE_POS >= work {
@@ -159,23 +162,28 @@ fn score_kernel<F: Float>(
     }
     let unit = UNIT_POS as usize;
     let tiles = width.div_ceil(CANDIDATES);
-    let local_query = CUBE_POS / tiles;
+    let groups = queries.div_ceil(together);
     let first = CUBE_POS % tiles * CANDIDATES;
-    let query = first_query + local_query;
-    let batch = query / seq;
+    let group = CUBE_POS / tiles % groups;
+    let batch = CUBE_POS / tiles / groups;
+    // The group's queries: rows `t ..` of the sequence, up to `group_end`, of which the last one sees most.
+    let t = first_query + group * together;
+    let group_end = min(t + together, first_query + queries);
+    let query = batch * seq + t;
     let mut sees = entries;
     if comptime!(source != Source::List) {
-        sees = visible(query % seq, start, ratio, entries);
+        sees = visible(group_end - 1, start, ratio, entries);
     }
-    // No one looks at the tiles beyond what the query sees.
+    // No one looks at the tiles beyond what a query sees.
     if comptime!(source == Source::Visible) && first >= sees {
         terminate!();
     }
 
+    let rows_of_q = comptime!(2 * share * together);
     let mut numbers = Shared::<[u32]>::new_slice(CANDIDATES);
     let mut row_tile = Shared::<[f32]>::new_slice(comptime!(CANDIDATES * PITCH));
-    let mut q_tile = Shared::<[f32]>::new_slice(comptime!(2 * share * CHANNELS));
-    let mut halves = Shared::<[f32]>::new_slice(CANDIDATES);
+    let mut q_tile = Shared::<[f32]>::new_slice(comptime!(2 * share * together * CHANNELS));
+    let mut halves = Shared::<[f32]>::new_slice(comptime!(CANDIDATES * together));
 
     if unit < CANDIDATES {
         let mut number = ABSENT.runtime();
@@ -188,12 +196,16 @@ fn score_kernel<F: Float>(
 
     let own = unit % CANDIDATES;
     let half = unit / CANDIDATES;
-    let mut score = 0.0f32;
-    let mut products = Array::<f32>::new(share);
+    let mut sums = Array::<f32>::new(together);
+    #[unroll]
+    for i in 0..together {
+        sums[i] = 0.0f32;
+    }
+    let mut products = Array::<f32>::new(comptime!(share * together));
     let mut first_head = 0usize;
     while first_head < heads {
         #[unroll]
-        for i in 0..share {
+        for i in 0..comptime!(share * together) {
             products[i] = 0.0f32;
         }
         let mut first_channel = 0usize;
@@ -208,21 +220,25 @@ fn score_kernel<F: Float>(
                 }
                 row_tile[at * PITCH + unit % CHANNELS] = value;
             }
+            // Row `(half * share + i) * together + g` is head `half * share + i` of the group's query `g`.
             let mut at = unit / CHANNELS;
-            while at < 2 * share {
+            while at < rows_of_q {
+                let head = first_head + at / together;
+                let member = at % together;
                 let mut value = 0.0f32;
-                if first_head + at < heads && channel < dim {
-                    value = f32::cast_from(q[(query * heads + first_head + at) * dim + channel]);
+                if head < heads && t + member < group_end && channel < dim {
+                    value = f32::cast_from(q[((query + member) * heads + head) * dim + channel]);
                 }
                 q_tile[at * CHANNELS + unit % CHANNELS] = value;
                 at += THREADS / CHANNELS;
             }
             sync_cube();
+            let own_heads = half * comptime!(share * together * CHANNELS);
             for channel in 0..CHANNELS {
                 let value = row_tile[own * PITCH + channel];
                 #[unroll]
-                for i in 0..share {
-                    products[i] += q_tile[(half * share + i) * CHANNELS + channel] * value;
+                for i in 0..comptime!(share * together) {
+                    products[i] += q_tile[own_heads + i * CHANNELS + channel] * value;
                 }
             }
             sync_cube();
@@ -232,15 +248,22 @@ fn score_kernel<F: Float>(
         for i in 0..share {
             let head = first_head + half * share + i;
             if head < heads {
-                let weight = weights[query * heads + head];
-                let product = products[i];
-                if comptime!(kind == Kind::Mass) {
-                    score += (scale * product - weight).exp();
-                } else if product < 0.0f32 {
-                    // Not max(product, 0), which may turn a NaN into 0.
-                    score += weight * 0.0f32;
-                } else {
-                    score += weight * product;
+                #[unroll]
+                for member in 0..together {
+                    // Beyond the group's end there is nothing to read; the products are 0.
+                    let mut weight = 0.0f32;
+                    if t + member < group_end {
+                        weight = weights[(query + member) * heads + head];
+                    }
+                    let product = products[i * together + member];
+                    if comptime!(kind == Kind::Mass) {
+                        sums[member] += (scale * product - weight).exp();
+                    } else if product < 0.0f32 {
+                        // Not max(product, 0), which may turn a NaN into 0.
+                        sums[member] += weight * 0.0f32;
+                    } else {
+                        sums[member] += weight * product;
+                    }
                 }
             }
         }
@@ -248,23 +271,37 @@ fn score_kernel<F: Float>(
     }
 
     if half == 1 {
-        halves[own] = score;
+        #[unroll]
+        for member in 0..together {
+            halves[member * CANDIDATES + own] = sums[member];
+        }
     }
     sync_cube();
     if half == 0 && first + own < width {
-        score += halves[own];
-        let mut stored = u32::reinterpret(score);
-        if comptime!(kind == Kind::Key) {
-            stored = key(score);
+        #[unroll]
+        for member in 0..together {
+            if t + member < group_end {
+                let score = sums[member] + halves[member * CANDIDATES + own];
+                let mut stored = u32::reinterpret(score);
+                if comptime!(kind == Kind::Key) {
+                    stored = key(score);
+                }
+                let mut present = usize::cast_from(numbers[own]) != ABSENT;
+                if comptime!(source == Source::Visible) {
+                    present = first + own < visible(t + member, start, ratio, entries);
+                }
+                if !present {
+                    stored = 0u32.runtime();
+                }
+                let row = batch * queries + t + member - first_query;
+                scores[row * width + first + own] = stored;
+            }
         }
-        if usize::cast_from(numbers[own]) == ABSENT {
-            stored = 0u32.runtime();
-        }
-        scores[local_query * width + first + own] = stored;
     }
 }
 
-/// Scores `queries` of all queries into `scores`, one row of `candidates.width` 32-bit numbers each.
+/// Scores the queries in the rows `queries` of every sequence into `scores` `[B, queries, candidates.width]`, 32 bits
+/// each.
 ///
 /// `q` `[B, S, H, d]` and `rows` `[B, N, d]` of one type, `weights` `[B, S, H]` in f32, all contiguous.
 pub(super) fn score(
@@ -277,10 +314,12 @@ pub(super) fn score(
     queries: std::ops::Range<usize>,
     scores: &CubeTensor,
 ) {
-    let [_, seq, heads, dim] = dims(q);
+    let [batch, seq, heads, dim] = dims(q);
     let [_, row_count, _] = dims(rows);
     let [_, _, listed] = dims(candidates.list);
-    let work = queries.len() * candidates.width.div_ceil(CANDIDATES);
+    // Only the visible entries are the same for several queries.
+    let together = if candidates.source == Source::Visible && queries.len() > 1 { 4 } else { 1 };
+    let work = batch * queries.len().div_ceil(together) * candidates.width.div_ceil(CANDIDATES);
     score_kernel::launch(
         &q.client,
         grid(q, work),
@@ -293,6 +332,7 @@ pub(super) fn score(
         scores.clone().into_buffer_arg(),
         work,
         queries.start,
+        queries.len(),
         seq,
         heads,
         dim,
@@ -311,6 +351,7 @@ pub(super) fn score(
             3..=4 => 2,
             _ => 4,
         },
+        together,
         float_type(q),
     );
 }

@@ -1,8 +1,8 @@
 //! Index scores, Top-K and the candidate pool on the device.
 //!
 //! Scores become unsigned integers of the same order, for a limited number of queries at a time. Choosing is exact and
-//! deterministic: a bitwise search for the K-th largest key by counting, then one pass that takes everything above it and the
-//! lowest positions among its equals.
+//! deterministic: a bitwise search for the K-th largest key by counting, then one pass that takes everything above it
+//! and the lowest positions among its equals.
 
 use burn::backend::tensor::IntTensor;
 use burn::tensor::DType;
@@ -24,13 +24,14 @@ const NEWEST_KEY: u32 = NAN_KEY - 1;
 
 /// One thread per query and block of `size` entries: the block's largest key.
 ///
-/// `keys` `[queries, width]`, `blocks` `[queries, ceil(width / size)]`, of the queries from `first_query` on.
+/// `keys` `[B, queries, width]`, `blocks` `[B, queries, ceil(width / size)]`, for the rows `first_query ..` of the
+/// sequences.
 #[cube(launch, address_type = "dynamic")]
 fn block_kernel(
     keys: &[u32],
     blocks: &mut [u32],
     first_query: usize,
-    seq: usize,
+    queries: usize,
     width: usize,
     size: usize,
     start: usize,
@@ -39,14 +40,14 @@ fn block_kernel(
 ) {
     if ABSOLUTE_POS < blocks.len() {
         let count = width.div_ceil(size);
-        let query = ABSOLUTE_POS / count;
+        let row = ABSOLUTE_POS / count;
         let first = ABSOLUTE_POS % count * size;
-        let sees = visible((first_query + query) % seq, start, ratio, entries);
+        let sees = visible(first_query + row % queries, start, ratio, entries);
         let mut largest = ABSENT_KEY.runtime();
         let end = min(first + size, sees);
         let mut entry = first;
         while entry < end {
-            largest = max(largest, keys[query * width + entry]);
+            largest = max(largest, keys[row * width + entry]);
             entry += 1;
         }
         if first < sees && first + size >= sees && largest != NAN_KEY {
@@ -56,18 +57,19 @@ fn block_kernel(
     }
 }
 
-/// One workgroup per query: lists the `count` candidates with the largest keys in ascending order, of equal keys the lowest
-/// positions, then [`NO_ENTRY`]. A row with a [`NAN_KEY`] is filled with `marker`.
+/// One workgroup per query: lists the `count` candidates with the largest keys in ascending order, of equal keys the
+/// lowest positions, then [`NO_ENTRY`]. A row with a [`NAN_KEY`] is filled with `marker`.
 ///
-/// `keys` `[queries, width]` and `chosen` `[B, S, count]` (the rows of the queries from `first_query` on). `per` is how many entries a
-/// candidate stands for when candidates are the visible ones (the pool's blocks).
+/// `keys` `[B, queries, width]` for the rows `first_query ..` of `chosen` `[B, S, count]`. `per` is how
+/// many entries a candidate stands for when candidates are the visible ones (the pool's blocks).
 #[cube(launch, address_type = "dynamic")]
 fn choose_kernel(
     keys: &[u32],
     pool: &[i32],
     chosen: &mut [i32],
-    queries: usize,
+    work: usize,
     first_query: usize,
+    queries: usize,
     seq: usize,
     width: usize,
     count: usize,
@@ -80,13 +82,14 @@ fn choose_kernel(
     marker: i32,
     #[comptime] source: Source,
 ) {
-    if CUBE_POS >= queries {
+    if CUBE_POS >= work {
         terminate!();
     }
     let unit = UNIT_POS as usize;
-    let query = first_query + CUBE_POS;
+    let t = first_query + CUBE_POS % queries;
+    let query = CUBE_POS / queries * seq + t;
     let row = CUBE_POS * width;
-    let sees = visible(query % seq, start, ratio, entries);
+    let sees = visible(t, start, ratio, entries);
     let mut limit = width;
     if comptime!(source == Source::Visible) {
         limit = sees.div_ceil(per);
@@ -124,7 +127,8 @@ fn choose_kernel(
         bit >>= 1u32;
     }
 
-    // Every thread looks after a stretch of positions, so that counts of the stretches before it are its place in the list.
+    // Every thread looks after a stretch of positions, so that counts of the stretches before it are its place in the
+    // list.
     let stretch = limit.div_ceil(THREADS);
     let from = min(unit * stretch, limit);
     let to = min(from + stretch, limit);
@@ -199,18 +203,19 @@ fn choose(
     queries: std::ops::Range<usize>,
     chosen: &CubeTensor,
 ) {
-    let [_, seq, count] = dims(chosen);
+    let [batch, seq, count] = dims(chosen);
     let [_, _, listed] = dims(candidates.list);
     choose_kernel::launch(
         &keys.client,
-        grid(keys, queries.len()),
+        grid(keys, batch * queries.len()),
         workgroup(),
         address(&[keys, candidates.list, chosen]),
         keys.clone().into_buffer_arg(),
         candidates.list.clone().into_buffer_arg(),
         chosen.clone().into_buffer_arg(),
-        queries.len(),
+        batch * queries.len(),
         queries.start,
+        queries.len(),
         seq,
         width,
         count,
@@ -243,46 +248,47 @@ impl SelectBackend for CubeBackend {
             PoolUse::None => (Source::Visible, pool, 1),
         };
         let [_, _, listed] = dims(&pool);
-        let width = match source {
-            Source::Pool => listed * size,
-            // As many as the last query sees; one, and absent, when it sees none.
-            Source::Visible | Source::List => ((spec.start + seq) / spec.ratio).min(entries).max(1),
-        };
-        let candidates = Candidates { source, list: &pool, width, size, start: spec.start, ratio: spec.ratio, entries };
-
         let topk = empty(&q, [batch, seq, spec.topk], DType::I32);
         let (blocks, built) = match spec.pool {
             PoolUse::Build { blocks, .. } => (blocks, empty(&q, [batch, seq, blocks], DType::I32)),
             PoolUse::Read { .. } | PoolUse::None => (0, empty(&q, [1, 1, 1], DType::I32)),
         };
-        let queries = batch * seq;
-        let together = (SCRATCH / (4 * width)).clamp(1, queries);
-        let scratch = empty(&q, [together, width], DType::U32);
-        for first in (0..queries).step_by(together) {
-            let pass = first..queries.min(first + together);
-            score(&q, &keys, &weights, candidates, 1.0, Kind::Key, pass.clone(), &scratch);
+        // Candidates of the queries in front of row `end`: the pool, or what the last of them sees; one, and absent,
+        // when it sees none.
+        let width = |end: usize| match source {
+            Source::Pool => listed * size,
+            Source::Visible | Source::List => ((spec.start + end) / spec.ratio).min(entries).max(1),
+        };
+        let together = (SCRATCH / (4 * width(seq) * batch)).clamp(1, seq);
+        for first in (0..seq).step_by(together) {
+            let queries = first..seq.min(first + together);
+            let width = width(queries.end);
+            let candidates =
+                Candidates { source, list: &pool, width, size, start: spec.start, ratio: spec.ratio, entries };
+            let scratch = empty(&q, [batch, queries.len(), width], DType::U32);
+            score(&q, &keys, &weights, candidates, 1.0, Kind::Key, queries.clone(), &scratch);
             if spec.topk > 0 {
-                choose(&scratch, candidates, width, 1, NAN_ROW, pass.clone(), &topk);
+                choose(&scratch, candidates, width, 1, NAN_ROW, queries.clone(), &topk);
             }
             if blocks > 0 {
                 let count = width.div_ceil(size);
-                let block_keys = empty(&q, [pass.len(), count], DType::U32);
+                let block_keys = empty(&q, [batch, queries.len(), count], DType::U32);
                 block_kernel::launch(
                     &q.client,
-                    grid(&q, (pass.len() * count).div_ceil(THREADS)),
+                    grid(&q, (batch * queries.len() * count).div_ceil(THREADS)),
                     workgroup(),
                     address(&[&scratch]),
-                    scratch.clone().into_buffer_arg(),
+                    scratch.into_buffer_arg(),
                     block_keys.clone().into_buffer_arg(),
                     first,
-                    seq,
+                    queries.len(),
                     width,
                     size,
                     spec.start,
                     spec.ratio,
                     entries,
                 );
-                choose(&block_keys, candidates, count, size, NO_ENTRY, pass, &built);
+                choose(&block_keys, candidates, count, size, NO_ENTRY, queries, &built);
             }
         }
         (topk, built)

@@ -1,5 +1,5 @@
-//! A tile of heads against a tile of entries, both in shared memory: the inner loop of the operators that have one workgroup per
-//! query.
+//! A tile of heads against a tile of entries, both in shared memory: the inner loop of the operators that have one
+//! workgroup per query.
 
 use cubecl::prelude::*;
 
