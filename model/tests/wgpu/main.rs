@@ -6,6 +6,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod half;
 mod kl;
 mod mass;
 mod readout;
