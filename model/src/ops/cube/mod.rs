@@ -4,7 +4,9 @@
 //! no subgroup operations, no atomics. Inputs are f32, f16 or bf16 (where the device has them); every sum is taken in
 //! f32 and in a fixed order, so that a second run gives the same bits.
 //!
-//! Kernels are launched with bounds checks, which needs no `unsafe`.
+//! Kernels are launched with bounds checks, which needs no `unsafe`. Barriers stand in loops and branches that depend on
+//! values in memory, equal for all threads of a workgroup; native wgpu takes that, a browser's stricter check of WGSL would
+//! not.
 
 #![allow(
     clippy::used_underscore_binding,
