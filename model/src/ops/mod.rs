@@ -2,7 +2,7 @@
 //!
 //! One file per operator holds its trait, its gradient rule for any `Autodiff<B>` and the function that layers
 //! call. Implementations: [`reference`](mod@reference) (plain tensors, exact and slow, for tests), `flex` (native CPU
-//! code) and `cube` (wgpu and CUDA, for now by the reference).
+//! code) and `cube` (kernels for wgpu and CUDA).
 //! A layer never asks which backend it runs on.
 //!
 //! | operator | what it computes | gradient for |

@@ -1,27 +1,45 @@
 //! Normalisation, activation, loss and update on `CubeCL` devices, composed of the backend's own operations: they move each
 //! number a few times, and are a small part of a step there.
 
-use burn::tensor::{Int, Tensor};
+use burn::backend::TensorMetadata;
+use burn::backend::ops::FloatTensorOps;
+use burn::backend::tensor::IntTensor;
+use burn::tensor::{Gradients, Int, Shape, Tensor};
 use burn_cubecl::CubeBackend;
 
-use super::{Float, Integers, float, gradient, integers, leaf, raw};
+use super::Float;
 use crate::ops::{AdamwBackend, AdamwStep, CrossEntropyBackend, NormBackend, SwigluBackend, reference};
 
-/// All axes but the last become one: these operators work row by row.
-fn rows(primitive: Float) -> (Tensor<2>, burn::tensor::Shape) {
-    use burn::backend::TensorMetadata;
+type Integers = IntTensor<CubeBackend>;
+
+fn float<const D: usize>(primitive: Float) -> Tensor<D> {
+    Tensor::from_primitive::<CubeBackend>(primitive)
+}
+
+fn raw<const D: usize>(tensor: Tensor<D>) -> Float {
+    tensor.try_into_primitive::<CubeBackend>().expect("made of tensors of this backend")
+}
+
+/// A leaf of a graph of its own, for the gradients of one operator.
+fn leaf<const D: usize>(tensor: Tensor<D>) -> Tensor<D> {
+    Tensor::from_inner(tensor).require_grad()
+}
+
+/// The gradient of a leaf.
+fn gradient<const D: usize>(leaf: &Tensor<D>, grads: &Gradients) -> Tensor<D> {
+    leaf.grad(grads).unwrap_or_else(|| leaf.clone().inner().zeros_like())
+}
+
+/// A matrix with the same last axis: these operators work row by row, whatever the number of axes. And the shape before.
+fn rows(primitive: Float) -> (Tensor<2>, Shape) {
     let shape = primitive.shape();
     let last = shape[shape.num_dims() - 1];
     let count = shape.num_elements() / last.max(1);
-    let flat = <CubeBackend as burn::backend::ops::FloatTensorOps<CubeBackend>>::float_reshape(
-        primitive,
-        [count, last].into(),
-    );
-    (float(flat), shape)
+    (float(CubeBackend::float_reshape(primitive, Shape::new([count, last]))), shape)
 }
 
-fn shaped(tensor: Tensor<2>, shape: burn::tensor::Shape) -> Float {
-    <CubeBackend as burn::backend::ops::FloatTensorOps<CubeBackend>>::float_reshape(raw(tensor), shape)
+fn shaped(tensor: Tensor<2>, shape: Shape) -> Float {
+    CubeBackend::float_reshape(raw(tensor), shape)
 }
 
 impl NormBackend for CubeBackend {
@@ -32,9 +50,9 @@ impl NormBackend for CubeBackend {
 
     fn rms_norm_backward(x: Float, gamma: Float, grad: Float, eps: f64) -> (Float, Float) {
         let ((x, shape), (grad, _)) = (rows(x), rows(grad));
-        let (x, gamma) = (Tensor::from_inner(x).require_grad(), leaf::<1>(gamma));
+        let (x, gamma) = (leaf(x), leaf::<1>(float(gamma)));
         let grads = (reference::rms_norm(x.clone(), gamma.clone(), eps) * Tensor::from_inner(grad)).sum().backward();
-        (shaped(float(gradient(&x, &grads)), shape), gradient(&gamma, &grads))
+        (shaped(gradient(&x, &grads), shape), raw(gradient(&gamma, &grads)))
     }
 }
 
@@ -46,23 +64,23 @@ impl SwigluBackend for CubeBackend {
 
     fn swiglu_backward(gate: Float, up: Float, grad: Float) -> (Float, Float) {
         let ((gate, shape), (up, _), (grad, _)) = (rows(gate), rows(up), rows(grad));
-        let (gate, up) = (Tensor::from_inner(gate).require_grad(), Tensor::from_inner(up).require_grad());
+        let (gate, up) = (leaf(gate), leaf(up));
         let grads = (reference::swiglu(gate.clone(), up.clone()) * Tensor::from_inner(grad)).sum().backward();
-        (shaped(float(gradient(&gate, &grads)), shape.clone()), shaped(float(gradient(&up, &grads)), shape))
+        (shaped(gradient(&gate, &grads), shape.clone()), shaped(gradient(&up, &grads), shape))
     }
 }
 
 impl CrossEntropyBackend for CubeBackend {
     fn cross_entropy(logits: Float, targets: Integers) -> Float {
-        raw(reference::cross_entropy(float(logits), integers(targets)))
+        raw(reference::cross_entropy(float(logits), Tensor::from_primitive::<CubeBackend>(targets)))
     }
 
     fn cross_entropy_backward(logits: Float, targets: Integers, grad: Float) -> Float {
-        let logits = leaf::<2>(logits);
-        let targets: Tensor<1, Int> = Tensor::from_inner(integers(targets));
+        let logits = leaf::<2>(float(logits));
+        let targets: Tensor<1, Int> = Tensor::from_inner(Tensor::from_primitive::<CubeBackend>(targets));
         let losses = reference::cross_entropy(logits.clone(), targets);
         let grads = (losses * Tensor::from_inner(float::<1>(grad))).sum().backward();
-        gradient(&logits, &grads)
+        raw(gradient(&logits, &grads))
     }
 }
 

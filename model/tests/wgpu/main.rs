@@ -1,7 +1,17 @@
-//! A whole model on wgpu against the same model on the CPU: logits, indexer losses and gradients.
+//! The operators on wgpu against the reference on the CPU, and a whole model on wgpu against the same model on the CPU:
+//! logits, indexer losses and gradients.
 //!
 //! Without an adapter nothing can run: the test says so, and fails where `CSA2_REQUIRE` names wgpu.
 #![cfg(all(feature = "wgpu", feature = "flex"))]
+
+#[path = "../common/mod.rs"]
+mod common;
+mod half;
+mod kl;
+mod mass;
+mod readout;
+mod rotate;
+mod select;
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{DType, Device, DeviceKind, Gradients, Int, Tensor, TensorData};
@@ -13,7 +23,7 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
 /// The wgpu device, or none with a word about it.
-fn device() -> Option<Device> {
+pub fn device() -> Option<Device> {
     let adapter = std::panic::catch_unwind(|| {
         let device = Device::wgpu(DeviceKind::DefaultDevice);
         let _ = Tensor::<1>::ones([1], &device).into_data();
@@ -81,4 +91,14 @@ fn a_model_computes_on_wgpu_what_it_computes_on_the_cpu() {
             assert!((a - b).abs() <= 1e-4 * largest.max(1e-3), "{what}[{at}]: {a} on wgpu, {b} on the CPU");
         }
     }
+}
+
+/// The same numbers on another device.
+pub fn copied<const D: usize>(tensor: &Tensor<D>, device: &Device) -> Tensor<D> {
+    Tensor::from_data(tensor.to_data(), (device, tensor.dtype()))
+}
+
+/// The gradient of `tensor`, zeros where none arrived.
+pub fn gradient<const D: usize>(tensor: &Tensor<D>, grads: &Gradients) -> Vec<f64> {
+    common::numbers(tensor.grad(grads).unwrap_or_else(|| tensor.clone().inner().zeros_like()))
 }
