@@ -3,29 +3,17 @@
 //! Without an adapter nothing can run: the test says so, and fails where `CSA2_REQUIRE` names wgpu.
 #![cfg(all(feature = "wgpu", feature = "flex"))]
 
+mod common;
+
 use burn::module::{Module, ModuleVisitor, Param};
-use burn::tensor::{DType, Device, DeviceKind, Gradients, Int, Tensor, TensorData};
+use burn::tensor::{DType, Device, Gradients, Int, Tensor, TensorData};
+use common::devices;
 use csa2_model::attention::Context;
 use csa2_model::config::ModelConfig;
 use csa2_model::init::initialize;
 use csa2_model::model::Model;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
-
-/// The wgpu device, or none with a word about it.
-fn device() -> Option<Device> {
-    let adapter = std::panic::catch_unwind(|| {
-        let device = Device::wgpu(DeviceKind::DefaultDevice);
-        let _ = Tensor::<1>::ones([1], &device).into_data();
-        device
-    });
-    if adapter.is_err() {
-        let required = std::env::var("CSA2_REQUIRE").is_ok_and(|names| names.split(',').any(|name| name == "wgpu"));
-        assert!(!required, "CSA2_REQUIRE names wgpu, but there is no adapter");
-        println!("no adapter: 1 case not run");
-    }
-    adapter.ok()
-}
 
 #[derive(Default)]
 struct Collect<'a> {
@@ -71,7 +59,7 @@ fn run(device: &Device) -> [Vec<f32>; 3] {
 
 #[test]
 fn a_model_computes_on_wgpu_what_it_computes_on_the_cpu() {
-    let Some(wgpu) = device() else { return };
+    let Some(wgpu) = devices::wgpu(1) else { return };
     let (there, here) = (run(&wgpu), run(&Device::flex()));
     for (what, (there, here)) in ["logits", "indexer losses", "gradients"].iter().zip(there.iter().zip(&here)) {
         assert_eq!(there.len(), here.len(), "{what}");
