@@ -106,15 +106,16 @@ fn best(scores: &[f64], mut candidates: Vec<usize>, count: usize) -> Vec<i32> {
 /// consecutive entries by their largest score; the block of the newest visible entry is always kept.
 /// Ascending, filled up with [`NO_ENTRY`].
 pub fn candidate_blocks(scores: &[f64], size: usize, blocks: usize) -> Vec<i32> {
-    let count = scores.len().div_ceil(size);
-    let block_scores: Vec<f64> = (0..count)
-        .map(|block| {
-            let inside = &scores[block * size..((block + 1) * size).min(scores.len())];
-            let pinned = block + 1 == count;
-            if pinned { f64::INFINITY } else { inside.iter().copied().fold(f64::NEG_INFINITY, f64::max) }
-        })
-        .collect();
-    best(&block_scores, (0..count).collect(), blocks)
+    let block_scores: Vec<f64> =
+        scores.chunks(size).map(|block| block.iter().copied().fold(f64::NEG_INFINITY, f64::max)).collect();
+    let (Some(newest), Some(others)) = (block_scores.len().checked_sub(1), blocks.checked_sub(1)) else {
+        return vec![NO_ENTRY; blocks];
+    };
+    // The newest is not a matter of scores: another block's may be infinite.
+    let mut row = best(&block_scores, (0..newest).collect(), others);
+    let place = row.iter().position(|&block| block == NO_ENTRY).unwrap_or(others);
+    row.insert(place, newest as i32);
+    row
 }
 
 /// See [`index_select`](fn@super::index_select). Scores are read back to the host and sorted there.

@@ -1,6 +1,7 @@
 //! Reading golden tensors and comparing with them.
 #![allow(dead_code, reason = "each test file uses a part")]
 
+pub mod devices;
 pub mod random;
 pub mod small;
 

@@ -21,8 +21,12 @@ impl Source {
 
     /// Standard normal numbers, the same ones in either format up to rounding.
     pub fn normal<const D: usize>(&mut self, dims: [usize; D], device: &Device, dtype: DType) -> Tensor<D> {
-        let values: Vec<f64> = StandardNormal.sample_iter(&mut self.0).take(dims.iter().product()).collect();
-        Tensor::from_data(TensorData::new(values, dims), (device, dtype))
+        Tensor::from_data(TensorData::new(self.normals(dims.iter().product()), dims), (device, dtype))
+    }
+
+    /// Standard normal numbers.
+    pub fn normals(&mut self, count: usize) -> Vec<f64> {
+        StandardNormal.sample_iter(&mut self.0).take(count).collect()
     }
 
     /// Whole numbers of at most `largest`, either sign: sums of products are exact in any order, and equal sums are many.
@@ -33,14 +37,22 @@ impl Source {
         device: &Device,
         dtype: DType,
     ) -> Tensor<D> {
-        let count = dims.iter().product();
-        let values: Vec<f64> = (0..count).map(|_| self.0.random_range(-largest..=largest) as f64).collect();
-        Tensor::from_data(TensorData::new(values, dims), (device, dtype))
+        Tensor::from_data(TensorData::new(self.wholes(dims.iter().product(), largest), dims), (device, dtype))
+    }
+
+    /// Whole numbers of at most `largest`, either sign.
+    pub fn wholes(&mut self, count: usize, largest: i32) -> Vec<f64> {
+        (0..count).map(|_| self.0.random_range(-largest..=largest) as f64).collect()
     }
 
     /// Lists of up to `width` row numbers below `entries`, in any order and with repetitions; a third of the lists are
     /// empty, and gaps may stand anywhere.
-    pub fn lists(&mut self, [batch, seq, width]: [usize; 3], entries: usize, device: &Device) -> Tensor<3, Int> {
+    pub fn lists(&mut self, dims: [usize; 3], entries: usize, device: &Device) -> Tensor<3, Int> {
+        Tensor::from_data(TensorData::new(self.list_values(dims, entries), dims), device)
+    }
+
+    /// The numbers of [`Self::lists`].
+    pub fn list_values(&mut self, [batch, seq, width]: [usize; 3], entries: usize) -> Vec<i32> {
         let mut values = Vec::with_capacity(batch * seq * width);
         for _ in 0..batch * seq {
             let empty = entries == 0 || self.0.random_bool(1.0 / 3.0);
@@ -49,7 +61,7 @@ impl Source {
                 if gap { -1 } else { self.0.random_range(0..entries) as i32 }
             }));
         }
-        Tensor::from_data(TensorData::new(values, [batch, seq, width]), device)
+        values
     }
 
     /// Token ids below `vocabulary`.

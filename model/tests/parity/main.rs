@@ -1,21 +1,78 @@
-//! The CPU operators against the reference, forwards and backwards, over sizes and inputs that goldens do not hold.
+//! Every operator against the reference, forwards and backwards, on every backend that is compiled in and present.
+//!
+//! `cases.rs` holds one table of cases for each operator; `driver.rs` runs it. Expected values come from the reference on
+//! the CPU, in f64. A graphics card runs the rows marked `everywhere`, in f32; without one the suite says how many cases
+//! were not run, and fails where `CSA2_REQUIRE` lists the backend (`wgpu`, `cuda`, or both with a comma).
+//!
+//! A new operator: a type with its sizes that implements [`driver::Operator`], a table, one line in [`suite`].
 #![cfg(feature = "flex")]
 
+mod cases;
 #[path = "../common/mod.rs"]
 mod common;
+mod driver;
+mod elementwise;
 mod kl;
+mod mass;
 mod readout;
 mod rotate;
 mod select;
+mod selections;
 
-use burn::tensor::{DType, Gradients, Int, Tensor, TensorData};
+use burn::tensor::{Int, Tensor, TensorData};
 
-/// Both number formats, with the agreement that can be asked of them.
-const FORMATS: [(DType, f64); 2] = [(DType::F64, 1e-12), (DType::F32, 1e-5)];
+/// The tests of every backend, for every operator.
+macro_rules! suite {
+    ($($name:ident: $operator:ty),* $(,)?) => {
+        mod on_flex {
+            $(#[test] fn $name() { super::driver::on_flex::<$operator>() })*
+        }
 
-/// The gradient of `tensor`, zeros where none arrived.
-fn gradient<const D: usize>(tensor: &Tensor<D>, grads: &Gradients) -> Vec<f64> {
-    common::numbers(tensor.grad(grads).unwrap_or_else(|| tensor.clone().inner().zeros_like()))
+        /// The number of threads changes no bit.
+        mod on_threads {
+            $(#[test] fn $name() { super::driver::on_threads::<$operator>() })*
+        }
+
+        #[cfg(feature = "wgpu")]
+        mod on_wgpu {
+            use std::sync::OnceLock;
+
+            use burn::tensor::Device;
+
+            fn device() -> Option<&'static Device> {
+                static DEVICE: OnceLock<Option<Device>> = OnceLock::new();
+                let cases = 0 $(+ super::driver::count::<$operator>())*;
+                DEVICE.get_or_init(|| super::common::devices::wgpu(cases)).as_ref()
+            }
+
+            $(#[test] fn $name() { super::driver::on_gpu::<$operator>(device()) })*
+        }
+
+        #[cfg(feature = "cuda")]
+        mod on_cuda {
+            use std::sync::OnceLock;
+
+            use burn::tensor::Device;
+
+            fn device() -> Option<&'static Device> {
+                static DEVICE: OnceLock<Option<Device>> = OnceLock::new();
+                let cases = 0 $(+ super::driver::count::<$operator>())*;
+                DEVICE.get_or_init(|| super::common::devices::cuda(cases)).as_ref()
+            }
+
+            $(#[test] fn $name() { super::driver::on_gpu::<$operator>(device()) })*
+        }
+    };
+}
+
+suite! {
+    readout: crate::readout::Readout,
+    attention_mass: crate::mass::Mass,
+    index_select: crate::select::Select,
+    index_kl: crate::kl::Kl,
+    rotate: crate::rotate::Rotate,
+    rms_norm: crate::elementwise::RmsNorm,
+    swiglu: crate::elementwise::Swiglu,
 }
 
 /// The same numbers, laid out in memory row by row.

@@ -6,39 +6,58 @@ use csa2_model::ops::{self, reference};
 
 use super::common::random::Source;
 use super::common::{assert_close, numbers};
-use super::{FORMATS, copied, gradient};
+use super::driver::{Array, Case, Operator, Place, Results, Side, gradient};
+use super::{cases, copied};
 
-/// `[B, S, H, d]` and the rotary channels.
-const CASES: [([usize; 4], usize); 6] = [
-    ([2, 5, 3, 8], 4),
-    ([1, 1, 1, 2], 2),
-    ([3, 7, 12, 16], 16),
-    ([2, 4, 1, 96], 6),
-    ([1, 9, 2, 7], 2),
-    ([2, 3, 4, 6], 6),
-];
+/// A rotation, in both directions.
+#[derive(Clone, Copy, Debug)]
+pub struct Rotate {
+    pub batch: usize,
+    pub seq: usize,
+    pub heads: usize,
+    pub dim: usize,
+    /// Rotary channels.
+    pub rotary: usize,
+    pub views: bool,
+}
 
-#[test]
-fn rotation_of_every_shape() {
-    let device = Device::flex().autodiff();
-    for (dtype, tolerance) in FORMATS {
-        for (seed, (dims, rotary)) in CASES.into_iter().enumerate() {
-            let table = RopeTable::new(&rope_frequencies(rotary, 100.0, None), dims[1], 3, dtype, &device);
-            let mut source = Source::new(seed as u64);
-            let x = source.normal(dims, &device, dtype).require_grad();
-            let weight = source.normal(dims, &device, dtype);
-            for inverse in [false, true] {
-                let run = |rotate: fn(Tensor<4>, Tensor<2>, Tensor<2>, bool) -> Tensor<4>| {
-                    let y = rotate(x.clone(), table.cos(), table.sin(), inverse);
-                    let grads = (y.clone() * weight.clone()).sum().backward();
-                    (numbers(y), gradient(&x, &grads))
-                };
-                let (fast, exact) = (run(ops::rotate), run(reference::rotate));
-                let what = format!("{dims:?} {dtype:?} inverse {inverse}");
-                assert_close(&what, &fast.0, &exact.0, tolerance);
-                assert_close(&format!("{what}: gradient"), &fast.1, &exact.1, tolerance);
-            }
-        }
+impl Operator for Rotate {
+    const NAME: &'static str = "rotate";
+    /// The vectors, cosine, sine, and the gradient.
+    type Inputs = (Array<f64, 4>, Array<f64, 2>, Array<f64, 2>, Array<f64, 4>);
+
+    fn table() -> &'static [Case<Self>] {
+        cases::ROTATE
+    }
+
+    fn inputs(&self, source: &mut Source) -> Self::Inputs {
+        let Self { batch, seq, heads, dim, rotary, .. } = *self;
+        let (dims, angles) = ([batch, seq, heads, dim], [seq, rotary / 2]);
+        let turns = source.normals(seq * rotary / 2);
+        let table = |function: fn(f64) -> f64| turns.iter().map(|turn| function(10.0 * turn)).collect();
+        let (cos, sin) = (Array::new(table(f64::cos), angles), Array::new(table(f64::sin), angles));
+        (Array::normal(source, dims), cos, sin, Array::normal(source, dims))
+    }
+
+    fn run(&self, side: Side, (x, cos, sin, grad): &Self::Inputs, place: &Place) -> Results {
+        let rotate: fn(_, _, _, _) -> Tensor<4> = match side {
+            Side::Operator => ops::rotate,
+            Side::Reference => reference::rotate,
+        };
+        let place = place.with_views(self.views && matches!(side, Side::Operator));
+        let turn = |inverse: bool| {
+            let x = place.leaf(x);
+            let y = rotate(x.clone(), place.constant(cos), place.constant(sin), inverse);
+            let grads = (y.clone() * place.constant(grad)).sum().backward();
+            (numbers(y), gradient(&x, &grads))
+        };
+        let (forwards, backwards) = (turn(false), turn(true));
+        vec![
+            ("turned", forwards.0),
+            ("gradient", forwards.1),
+            ("turned back", backwards.0),
+            ("gradient of turning back", backwards.1),
+        ]
     }
 }
 

@@ -1,249 +1,270 @@
-//! Top-K and pools: lists are compared exactly.
+//! Top-K and pools. Lists are compared exactly wherever scores are exact.
 
-use burn::tensor::{DType, Device, Int, Tensor};
-use csa2_model::ops::{self, NAN_ROW, NO_ENTRY, PoolUse, SelectSpec, Selection, reference};
-use proptest::prelude::*;
+use std::collections::BTreeSet;
 
+use burn::tensor::{DType, Int, Tensor};
+use csa2_model::ops::{self, NO_ENTRY, PoolUse, SelectSpec, reference};
+
+use super::cases;
 use super::common::random::Source;
 use super::common::{ints, numbers};
-use super::rows;
+use super::driver::{Array, Case, Operator, Place, Results, Side, Tolerance};
 
-/// `[B, S, H_I, d_I]`, ratio, K, blocks and block size of the pool.
-type Case = ([usize; 4], usize, usize, [usize; 2]);
-
-const CASES: [Case; 12] = [
-    ([2, 12, 2, 4], 1, 3, [2, 2]),
-    ([2, 13, 2, 4], 2, 3, [2, 2]),
-    ([1, 19, 3, 5], 4, 2, [2, 3]),
-    ([2, 9, 1, 8], 1, 20, [3, 2]),
-    ([1, 1, 1, 1], 1, 1, [1, 1]),
-    ([3, 1, 2, 3], 2, 4, [2, 2]),
-    ([2, 3, 2, 3], 4, 2, [1, 2]),
-    ([2, 11, 12, 16], 1, 5, [1, 2]),
-    ([1, 17, 2, 96], 2, 4, [1, 1]),
-    ([1, 30, 1, 2], 1, 7, [3, 4]),
-    ([2, 16, 2, 2], 1, 4, [9, 5]),
-    ([1, 70, 2, 3], 1, 30, [12, 3]),
-];
-
-struct Inputs {
-    q: Tensor<4>,
-    keys: Tensor<3>,
-    weights: Tensor<3>,
+/// A selection without a pool, one that builds a pool, and one that reads it (from other scores than it was built from).
+#[derive(Clone, Copy, Debug)]
+pub struct Select {
+    pub batch: usize,
+    pub seq: usize,
+    pub heads: usize,
+    pub dim: usize,
+    pub ratio: usize,
+    /// Position of the first query.
+    pub start: usize,
+    /// Entries that exist but are not complete, or not there: fewer than the tokens would give. Their keys are padding.
+    pub missing: usize,
+    pub topk: usize,
+    pub blocks: usize,
+    pub size: usize,
+    pub scores: Scores,
+    pub views: bool,
 }
 
-impl Inputs {
-    /// `whole`: whole numbers below 3, so that equal scores and zeros are many and both sides compute the same ones.
-    fn new(([batch, seq, heads, dim], ratio, ..): Case, seed: u64, whole: bool, dtype: DType) -> Self {
-        let (device, mut source) = (Device::flex(), Source::new(seed));
-        let (q, keys, weights) = ([batch, seq, heads, dim], [batch, (seq / ratio).max(1), dim], [batch, seq, heads]);
-        if whole {
-            let mut values = |largest| source.whole(q, largest, &device, dtype);
-            let q = values(1);
-            let keys = source.whole(keys, 1, &device, dtype);
-            Self { q, keys, weights: source.whole(weights, 2, &device, dtype) }
-        } else {
-            let q = source.normal(q, &device, dtype);
-            let keys = source.normal(keys, &device, dtype);
-            Self { q, keys, weights: source.normal(weights, &device, dtype) }
+/// Which index scores come out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scores {
+    /// Whole numbers below 3: ties and zeros are many, and every backend computes the same ones.
+    Whole,
+    /// Multiples of 1/128, few of them equal, exact in f32 whatever the order of the sums.
+    Dyadic,
+    /// Any numbers. In f32 near ties may be decided either way.
+    Normal,
+    /// The first three, one after the other.
+    All,
+    /// Whole numbers, huge, exact in f32.
+    Huge,
+    /// All the same.
+    Equal,
+    /// Zeros of either sign, and whole numbers of either sign.
+    Zeros,
+    /// Whole numbers, but the second entry is infinitely good.
+    Infinite,
+    /// Whole numbers, but the scores of the fourth entry are not.
+    NotANumber,
+}
+
+/// What scores are made of, on the host.
+#[derive(Clone)]
+struct Scored {
+    q: Array<f64, 4>,
+    keys: Array<f64, 3>,
+    weights: Array<f64, 3>,
+}
+
+impl Scored {
+    fn new(select: &Select, source: &mut Source) -> Self {
+        let Select { batch, seq, heads, dim, missing, .. } = *select;
+        let rows = (select.entries() + missing).max(1);
+        let dims = ([batch, seq, heads, dim], [batch, rows, dim], [batch, seq, heads]);
+        let mut whole = |largest: [i32; 3], units: [f64; 3]| Self {
+            q: Array::whole(source, dims.0, largest[0], units[0]),
+            keys: Array::whole(source, dims.1, largest[1], units[1]),
+            weights: Array::whole(source, dims.2, largest[2], units[2]),
+        };
+        let mut scored = match select.scores {
+            Scores::Normal => {
+                let (q, keys) = (Array::normal(source, dims.0), Array::normal(source, dims.1));
+                Self { q, keys, weights: Array::normal(source, dims.2) }
+            }
+            Scores::Whole | Scores::All | Scores::NotANumber => whole([1, 1, 2], [1.0; 3]),
+            Scores::Dyadic => whole([7, 7, 15], [0.25, 0.25, 0.125]),
+            Scores::Huge => whole([1, 1, 2], [2.0_f64.powi(40); 3]),
+            Scores::Equal => {
+                Self { q: Array::full(1.0, dims.0), keys: Array::full(0.5, dims.1), weights: Array::full(0.25, dims.2) }
+            }
+            Scores::Zeros => {
+                let mut scored = whole([1, 2, 1], [1.0; 3]);
+                scored.q = Array::full(1.0, dims.0);
+                // Three of four keys give no score at all, every other one of these by a zero with a sign.
+                for (at, key) in scored.keys.values.chunks_mut(dim).enumerate() {
+                    if at % 4 > 0 {
+                        key.fill([-0.0, -1.0][at % 2]);
+                    }
+                }
+                scored
+            }
+            Scores::Infinite => {
+                let mut scored = whole([1, 1, 2], [1.0; 3]);
+                scored.q.values.iter_mut().for_each(|value| *value = value.abs() + 1.0);
+                scored.weights.values.iter_mut().for_each(|value| *value = value.abs() + 1.0);
+                scored
+            }
+        };
+        let special = match select.scores {
+            Scores::Infinite => Some((1, f64::INFINITY)),
+            Scores::NotANumber => Some((3, f64::NAN)),
+            _ => None,
+        };
+        if let Some((entry, value)) = special {
+            for keys in scored.keys.values.chunks_mut(rows * dim) {
+                keys[entry * dim..(entry + 1) * dim].fill(value);
+            }
+        }
+        scored
+    }
+
+    /// Top-K, and the pool where one is built.
+    fn select(&self, side: Side, pool: Option<&Array<i32, 3>>, spec: SelectSpec, place: &Place) -> [Vec<f64>; 2] {
+        let (q, keys, weights) = (place.leaf(&self.q), place.leaf(&self.keys), place.leaf(&self.weights));
+        let pool = pool.map(|pool| place.rows(pool));
+        let found = match side {
+            Side::Operator => ops::index_select(q, keys, weights, pool, spec),
+            Side::Reference => reference::index_select(q, keys, weights, pool, spec).unwrap(),
+        };
+        let lists = |lists: Tensor<3, Int>, width: usize| {
+            let [batch, seq, ..] = self.q.dims;
+            assert_eq!(lists.dims(), [batch, seq, width]);
+            ints(lists).into_iter().map(|index| index as f64).collect()
+        };
+        let blocks = match spec.pool {
+            PoolUse::Build { blocks, .. } => blocks,
+            PoolUse::None | PoolUse::Read { .. } => 0,
+        };
+        [lists(found.topk, spec.topk), found.pool.map_or(Vec::new(), |pool| lists(pool, blocks))]
+    }
+
+    /// The scores in f64, one row a query.
+    fn scores(&self) -> Vec<Vec<f64>> {
+        let place = Place::flex(DType::F64);
+        let (q, keys, weights) = (place.constant(&self.q), place.constant(&self.keys), place.constant(&self.weights));
+        let rows = self.keys.dims[1];
+        numbers(reference::index_scores(q, keys, weights)).chunks(rows).map(<[f64]>::to_vec).collect()
+    }
+}
+
+/// Inputs on the host: who builds a pool, who reads it, and the pool that is read.
+pub struct Numbers {
+    builder: Scored,
+    reader: Scored,
+    pool: Array<i32, 3>,
+}
+
+impl Select {
+    fn entries(&self) -> usize {
+        (self.start + self.seq) / self.ratio - self.missing
+    }
+
+    fn spec(&self, pool: PoolUse) -> SelectSpec {
+        SelectSpec { ratio: self.ratio, start: self.start, entries: self.entries(), topk: self.topk, pool }
+    }
+
+    fn build(&self) -> PoolUse {
+        PoolUse::Build { blocks: self.blocks, size: self.size }
+    }
+
+    /// Fails unless every list of `found` holds as good entries as there are: near ties may be decided either way.
+    fn compare_scores(&self, what: &str, inputs: &Numbers, found: &Results, tolerance: f64) {
+        let (builder, reader) = (inputs.builder.scores(), inputs.reader.scores());
+        let largest = builder.iter().chain(&reader).flatten().fold(0.0_f64, |m, score| m.max(score.abs()));
+        let near = tolerance * largest;
+        for row in 0..self.batch * self.seq {
+            let visible = seen(&self.spec(PoolUse::None), row % self.seq);
+            let list = |which: usize, width: usize| {
+                let list = &found[which].1[row * width..(row + 1) * width];
+                list.iter().map(|&index| index as i32).collect::<Vec<_>>()
+            };
+            let all: Vec<usize> = (0..visible).collect();
+            check_list(&format!("{what}: Top-K {row}"), &list(0, self.topk), &all, &builder[row], near);
+            check_list(&format!("{what}: the builder's Top-K {row}"), &list(1, self.topk), &all, &builder[row], near);
+            let kept = &inputs.pool.values[row * self.blocks..(row + 1) * self.blocks];
+            let inside: Vec<usize> = all.iter().copied().filter(|j| kept.contains(&((j / self.size) as i32))).collect();
+            check_list(&format!("{what}: the reader's Top-K {row}"), &list(3, self.topk), &inside, &reader[row], near);
+            let mut blocks: Vec<f64> = builder[row][..visible]
+                .chunks(self.size)
+                .map(|block| block.iter().copied().fold(f64::NEG_INFINITY, f64::max))
+                .collect();
+            if let Some(newest) = blocks.last_mut() {
+                *newest = f64::INFINITY;
+            }
+            let all: Vec<usize> = (0..blocks.len()).collect();
+            check_list(&format!("{what}: pool {row}"), &list(2, self.blocks), &all, &blocks, near);
         }
     }
-
-    fn fast(&self, pool: Option<Tensor<3, Int>>, spec: SelectSpec) -> Selection {
-        ops::index_select(self.q.clone(), self.keys.clone(), self.weights.clone(), pool, spec)
-    }
-
-    fn exact(&self, pool: Option<Tensor<3, Int>>, spec: SelectSpec) -> Selection {
-        reference::index_select(self.q.clone(), self.keys.clone(), self.weights.clone(), pool, spec).unwrap()
-    }
-
-    fn compare(&self, what: &str, pool: Option<&Tensor<3, Int>>, spec: SelectSpec) -> Selection {
-        let (fast, exact) = (self.fast(pool.cloned(), spec), self.exact(pool.cloned(), spec));
-        assert_eq!(fast.topk.dims(), exact.topk.dims(), "{what}");
-        assert_eq!(ints(fast.topk), ints(exact.topk.clone()), "{what}: Top-K");
-        assert_eq!(fast.pool.map(ints), exact.pool.clone().map(ints), "{what}: pool");
-        exact
-    }
 }
 
-/// All uses of a pool; the pool that is read comes from other scores than those that search in it.
-fn check(case: Case, seed: u64, whole: bool, dtype: DType) {
-    let ([_, seq, ..], ratio, topk, [blocks, size]) = case;
-    let spec = |pool| SelectSpec { ratio, start: 0, entries: seq / ratio, topk, pool };
-    let what = |pool: &str| format!("{case:?} seed {seed} whole {whole} {dtype:?} {pool}");
-    let (builder, reader) = (Inputs::new(case, seed, whole, dtype), Inputs::new(case, seed + 1000, whole, dtype));
-    let plain = builder.compare(&what("no pool"), None, spec(PoolUse::None));
-    let built = builder.compare(&what("build"), None, spec(PoolUse::Build { blocks, size }));
-    assert_eq!(ints(plain.topk), ints(built.topk), "the builder's own Top-K is from the whole visible range");
-    reader.compare(&what("read"), Some(&built.pool.unwrap()), spec(PoolUse::Read { size }));
+/// How many entries the query in row `row` sees, from the definition: those whose last token is not after it.
+fn seen(spec: &SelectSpec, row: usize) -> usize {
+    (0..spec.entries).filter(|entry| (entry + 1) * spec.ratio - 1 <= spec.start + row).count()
 }
 
 #[test]
-fn lists_of_every_shape() {
-    for (seed, case) in CASES.into_iter().enumerate() {
-        for repeat in 0..4 {
-            let seed = (100 * repeat + seed) as u64;
-            check(case, seed, true, DType::F32);
-            check(case, seed, true, DType::F64);
-            check(case, seed, false, DType::F64);
+fn an_entry_is_seen_once_its_last_token_has_passed() {
+    for (ratio, start, entries) in [(1, 0, 40), (2, 0, 9), (4, 0, 40), (1, 7, 40), (2, 7, 12), (3, 20, 40), (4, 5, 0)] {
+        let spec = SelectSpec { ratio, start, entries, topk: 1, pool: PoolUse::None };
+        for row in 0..30 {
+            assert_eq!(spec.visible(row), seen(&spec, row), "{spec:?} query {row}");
         }
     }
+    let spec = SelectSpec { ratio: 4, start: 10, entries: 4, topk: 1, pool: PoolUse::None };
+    assert_eq!([0, 1, 4, 5, 8].map(|row| spec.visible(row)), [2, 3, 3, 4, 4]);
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(128))]
-
-    #[test]
-    fn any_lists_agree(
-        sizes in (1_usize..3, 1_usize..40, 1_usize..4, 1_usize..6),
-        ratio in 1_usize..5,
-        topk in 1_usize..12,
-        blocks in 1_usize..6,
-        size in 1_usize..6,
-        whole in any::<bool>(),
-        seed in 0..u64::MAX / 2,
-    ) {
-        check(([sizes.0, sizes.1, sizes.2, sizes.3], ratio, topk, [blocks, size]), seed, whole, DType::F64);
+/// Fails unless `list` holds the best of `candidates`, ascending and filled up, give or take `near` in the scores.
+fn check_list(what: &str, list: &[i32], candidates: &[usize], scores: &[f64], near: f64) {
+    let count = candidates.len().min(list.len());
+    let (chosen, rest) = list.split_at(count);
+    assert!(rest.iter().all(|&index| index == NO_ENTRY), "{what}: {list:?} of {candidates:?}");
+    assert!(chosen.is_sorted_by(|a, b| a < b), "{what}: {list:?} ascends");
+    assert!(chosen.iter().all(|&index| candidates.iter().any(|&j| j as i32 == index)), "{what}: {list:?}");
+    let worst = chosen.iter().map(|&index| scores[index as usize]).fold(f64::INFINITY, f64::min);
+    for &j in candidates.iter().filter(|&&j| !chosen.contains(&(j as i32))) {
+        assert!(scores[j] <= worst + near, "{what}: {list:?} leaves out {j} of score {}", scores[j]);
     }
 }
 
-/// One query over entries with the given scores (one head; a weight of -1 makes the negative ones), seen all at once.
-fn choose(scores: &[f64], topk: usize, pool: PoolUse, read: Option<Tensor<3, Int>>) -> (Vec<i64>, Option<Vec<i64>>) {
-    let device = Device::flex();
-    let entries = scores.len();
-    let keys: Vec<f64> =
-        scores.iter().flat_map(|&s| if s.is_nan() { [s, s] } else { [s.max(0.0), (-s).max(0.0)] }).collect();
-    let keys = Tensor::<1>::from_data(keys.as_slice(), (&device, DType::F64)).reshape([1, entries, 2]);
-    let q = Tensor::<1>::from_data([1.0, 0.0, 0.0, 1.0], (&device, DType::F64)).reshape([1, 1, 2, 2]);
-    let weights = Tensor::<1>::from_data([1.0, -1.0], (&device, DType::F64)).reshape([1, 1, 2]);
-    // The last query of a sequence sees every entry.
-    let (q, weights) = (q.repeat_dim(1, entries), weights.repeat_dim(1, entries));
-    let read = read.map(|pool| pool.repeat_dim(1, entries));
-    let spec = SelectSpec { ratio: 1, start: 0, entries, topk, pool };
-    let found = ops::index_select(q, keys, weights, read, spec);
-    let last = |lists: Tensor<3, Int>| {
-        let width = lists.dims()[2];
-        ints(lists)[(entries - 1) * width..].to_vec()
-    };
-    (last(found.topk), found.pool.map(last))
-}
+impl Operator for Select {
+    const NAME: &'static str = "index_select";
+    const REPEATS: u64 = 4;
+    type Inputs = Numbers;
 
-#[test]
-fn the_best_in_ascending_position() {
-    let chosen = |scores: &[f64], topk| choose(scores, topk, PoolUse::None, None).0;
-    assert_eq!(chosen(&[1.0, 5.0, -2.0, 3.0, 4.0], 3), [1, 3, 4]);
-    assert_eq!(chosen(&[-5.0, -1.0, -3.0], 2), [1, 2]);
-    assert_eq!(chosen(&[-5.0, -1.0], 4), [0, 1, -1, -1]);
-}
-
-#[test]
-fn of_equal_scores_the_lowest_position_wins() {
-    let chosen = |scores: &[f64], topk| choose(scores, topk, PoolUse::None, None).0;
-    assert_eq!(chosen(&[0.0; 9], 4), [0, 1, 2, 3]);
-    assert_eq!(chosen(&[2.0, 3.0, 2.0, 3.0, 2.0], 3), [0, 1, 3]);
-    let build = PoolUse::Build { blocks: 3, size: 2 };
-    // Blocks 0 to 4; the newest is kept although it is the worst, of the equal others the first two.
-    let (_, pool) = choose(&[1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, -9.0], 1, build, None);
-    assert_eq!(pool.unwrap(), [0, 1, 4]);
-}
-
-#[test]
-fn a_zero_with_a_sign_equals_one_without() {
-    // One head of negative weight makes -0 of every product that the rectifier cuts.
-    let device = Device::flex();
-    let q = Tensor::<4>::ones([1, 6, 1, 1], &device);
-    let keys = Tensor::<3>::full([1, 6, 1], -1.0, &device);
-    let weights = Tensor::<3>::full([1, 6, 1], -1.0, &device);
-    let inputs = Inputs { q, keys, weights };
-    let spec = SelectSpec { ratio: 1, start: 0, entries: 6, topk: 2, pool: PoolUse::Build { blocks: 2, size: 2 } };
-    let found = inputs.compare("zeros", None, spec);
-    assert_eq!(ints(found.topk)[10..], [0, 1]);
-    assert_eq!(ints(found.pool.unwrap())[10..], [0, 2]);
-    assert_eq!(reference::candidate_blocks(&[-0.0, -0.0, 0.0, 0.0, 1.0], 1, 3), [0, 1, 4]);
-    assert_eq!(reference::candidate_blocks(&[-0.0, 0.0, 0.0, 1.0], 1, 2), [0, 3]);
-}
-
-#[test]
-fn a_reader_stays_inside_the_pool() {
-    let read = |kept: [i32; 2], topk| {
-        choose(&[9.0, 8.0, 7.0, 6.0, 5.0, 4.0, 3.0], topk, PoolUse::Read { size: 2 }, Some(rows([kept]))).0
-    };
-    assert_eq!(read([1, 3], 2), [2, 3]);
-    assert_eq!(read([1, 3], 5), [2, 3, 6, -1, -1], "a pool smaller than K; its last block is partial");
-    assert_eq!(read([2, NO_ENTRY], 1), [4]);
-    assert_eq!(read([NO_ENTRY, NO_ENTRY], 2), [-1, -1]);
-}
-
-#[test]
-fn scores_that_are_not_numbers_mark_their_rows_alone() {
-    let device = Device::flex();
-    for dtype in [DType::F32, DType::F64] {
-        let mut inputs = Inputs::new(([1, 6, 2, 3], 1, 2, [1, 2]), 5, false, dtype);
-        let healthy = inputs.lists(None, PoolUse::None);
-        let nan = Tensor::<3>::full([1, 1, 3], f32::NAN, (&device, dtype));
-        inputs.keys = inputs.keys.slice_assign([0..1, 3..4, 0..3], nan);
-        let broken = inputs.lists(None, PoolUse::None);
-        // Entry 3 is seen from query 3 on.
-        assert_eq!(broken[..6], healthy[..6]);
-        assert!(broken[6..].iter().all(|&i| i == i64::from(NAN_ROW)), "{broken:?}");
-        assert_eq!(inputs.lists(None, PoolUse::Build { blocks: 1, size: 2 }), broken);
-        // Outside the pool it is not looked at; inside it is.
-        let outside = inputs.lists(Some(rows([[0]; 6])), PoolUse::Read { size: 2 });
-        assert_eq!(outside, [0, -1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1]);
-        let inside = inputs.lists(Some(rows([[1]; 6])), PoolUse::Read { size: 2 });
-        assert_eq!(inside, [-1, -1, -1, -1, 2, -1, -2, -2, -2, -2, -2, -2]);
+    fn table() -> &'static [Case<Self>] {
+        cases::SELECT
     }
-}
 
-impl Inputs {
-    /// The Top-K lists, on which operator and reference agree.
-    fn lists(&self, pool: Option<Tensor<3, Int>>, pool_use: PoolUse) -> Vec<i64> {
-        let spec = SelectSpec { ratio: 1, start: 0, entries: self.keys.dims()[1], topk: 2, pool: pool_use };
-        let fast = ints(self.fast(pool.clone(), spec).topk);
-        assert_eq!(fast, ints(self.exact(pool, spec).topk));
-        fast
+    fn variants(self) -> Vec<Self> {
+        let scores = [Scores::Whole, Scores::Dyadic, Scores::Normal];
+        if self.scores == Scores::All { scores.map(|scores| Self { scores, ..self }).to_vec() } else { vec![self] }
     }
-}
 
-#[test]
-fn a_query_or_a_weight_that_is_not_a_number_marks_its_row() {
-    let device = Device::flex();
-    let nan = |dims| Tensor::<1>::full([1], f32::NAN, &device).reshape(dims);
-    for weight in [false, true] {
-        let mut inputs = Inputs::new(([1, 4, 2, 3], 1, 2, [1, 2]), 6, false, DType::F32);
-        if weight {
-            inputs.weights = inputs.weights.slice_assign([0..1, 2..3, 1..2], nan([1, 1, 1]));
-        } else {
-            let value = nan([1, 1, 1]).unsqueeze_dim::<4>(3);
-            inputs.q = inputs.q.slice_assign([0..1, 2..3, 1..2, 0..1], value);
+    fn inputs(&self, source: &mut Source) -> Numbers {
+        let (builder, reader) = (Scored::new(self, source), Scored::new(self, source));
+        let [_, pool] = builder.select(Side::Reference, None, self.spec(self.build()), &Place::flex(DType::F64));
+        let values = pool.into_iter().map(|block| block as i32).collect();
+        Numbers { builder, reader, pool: Array { dims: [self.batch, self.seq, self.blocks], values } }
+    }
+
+    fn run(&self, side: Side, inputs: &Numbers, place: &Place) -> Results {
+        let place = &place.with_views(self.views && matches!(side, Side::Operator));
+        let [topk, _] = inputs.builder.select(side, None, self.spec(PoolUse::None), place);
+        let [own, pool] = inputs.builder.select(side, None, self.spec(self.build()), place);
+        assert_eq!(topk, own, "the builder's own Top-K is from the whole visible range");
+        let read = self.spec(PoolUse::Read { size: self.size });
+        let [inside, _] = inputs.reader.select(side, Some(&inputs.pool), read, place);
+        vec![("Top-K", topk), ("the builder's Top-K", own), ("pool", pool), ("the reader's Top-K", inside)]
+    }
+
+    fn compare(&self, what: &str, inputs: &Numbers, found: &Results, expected: &Results, place: &Place) {
+        if self.scores == Scores::Normal && place.dtype != DType::F64 {
+            let (Tolerance::Each(tolerance) | Tolerance::Largest(tolerance)) = place.tolerance;
+            return self.compare_scores(what, inputs, found, tolerance);
         }
-        let lists = inputs.lists(None, PoolUse::None);
-        let marked: Vec<bool> = lists.iter().map(|&i| i == i64::from(NAN_ROW)).collect();
-        assert_eq!(marked, [false, false, false, false, true, true, false, false], "{lists:?}");
+        for ((name, found), (_, expected)) in found.iter().zip(expected) {
+            assert_eq!(found.len(), expected.len(), "{what}: {name}");
+            let width = expected.len() / (self.batch * self.seq);
+            for (row, (found, expected)) in found.chunks(width).zip(expected.chunks(width)).enumerate() {
+                let set = |list: &[f64]| list.iter().map(|&index| index as i32).collect::<BTreeSet<_>>();
+                assert_eq!(set(found), set(expected), "{what}: {name} of query {row} as a set");
+                assert_eq!(found, expected, "{what}: {name} of query {row} as a list");
+            }
+        }
     }
-}
-
-#[test]
-fn a_marked_row_makes_the_readout_nan() {
-    let device = Device::flex();
-    let mut inputs = Inputs::new(([1, 3, 1, 2], 1, 2, [1, 2]), 7, false, DType::F32);
-    inputs.keys = inputs.keys.mul_scalar(f32::NAN);
-    let topk = inputs.fast(None, SelectSpec { ratio: 1, start: 0, entries: 3, topk: 2, pool: PoolUse::None }).topk;
-    let vectors = Tensor::<3>::ones([1, 3, 2], &device);
-    let sink = Tensor::<1>::zeros([1], &device);
-    let output = ops::readout(inputs.q, vectors.clone(), vectors, sink, topk, 1, 1.0).0;
-    assert!(numbers(output).iter().all(|value| value.is_nan()));
-}
-
-#[test]
-fn selections_of_views() {
-    let device = Device::flex();
-    let mut source = Source::new(8);
-    let q = source.normal::<4>([2, 3, 7, 4], &device, DType::F32).swap_dims(1, 2);
-    let keys = source.normal::<3>([2, 4, 9], &device, DType::F32).swap_dims(1, 2).narrow(1, 1, 7);
-    let weights = source.normal::<3>([1, 7, 3], &device, DType::F32).expand([2, 7, 3]);
-    let spec = SelectSpec { ratio: 1, start: 0, entries: 7, topk: 3, pool: PoolUse::None };
-    let copies = Inputs { q: super::copied(&q), keys: super::copied(&keys), weights: super::copied(&weights) };
-    let views = Inputs { q, keys, weights };
-    assert_eq!(ints(views.fast(None, spec).topk), ints(copies.fast(None, spec).topk));
 }

@@ -14,7 +14,8 @@ mod rotate;
 mod select;
 
 use burn::module::{Module, ModuleVisitor, Param};
-use burn::tensor::{DType, Device, DeviceKind, Gradients, Int, Tensor, TensorData};
+use burn::tensor::{DType, Device, Gradients, Int, Tensor, TensorData};
+use common::devices;
 use csa2_model::attention::Context;
 use csa2_model::config::ModelConfig;
 use csa2_model::init::initialize;
@@ -24,17 +25,7 @@ use rand_chacha::ChaCha8Rng;
 
 /// The wgpu device, or none with a word about it.
 pub fn device() -> Option<Device> {
-    let adapter = std::panic::catch_unwind(|| {
-        let device = Device::wgpu(DeviceKind::DefaultDevice);
-        let _ = Tensor::<1>::ones([1], &device).into_data();
-        device
-    });
-    if adapter.is_err() {
-        let required = std::env::var("CSA2_REQUIRE").is_ok_and(|names| names.split(',').any(|name| name == "wgpu"));
-        assert!(!required, "CSA2_REQUIRE names wgpu, but there is no adapter");
-        println!("no adapter: 1 case not run");
-    }
-    adapter.ok()
+    devices::wgpu(1)
 }
 
 #[derive(Default)]

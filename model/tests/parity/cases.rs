@@ -1,0 +1,312 @@
+//! The tables of cases, one for each operator. A row says what is special about it; the first row of a table has nothing
+//! special, and the others leave unsaid what they share with it.
+//!
+//! Kernels are compiled for the sizes that they meet, and a software adapter is slow at that: what only probes the
+//! loops of the CPU code (odd sizes, other ranks of the same kind) is marked `on_cpu`, everything else runs `everywhere`.
+
+use super::driver::{Case, Lists};
+use super::elementwise::{RmsNorm, Rows, Swiglu};
+use super::kl::{self, Kl, Teacher};
+use super::mass::{Mass, Range};
+use super::readout::{Readout, Values};
+use super::rotate::Rotate;
+use super::select::{self, Select};
+
+const fn everywhere<O: Copy>(name: &'static str, operator: O) -> Case<O> {
+    Case { name, operator, everywhere: true }
+}
+
+const fn on_cpu<O: Copy>(name: &'static str, operator: O) -> Case<O> {
+    Case { name, operator, everywhere: false }
+}
+
+const READ: Readout = Readout {
+    batch: 2,
+    seq: 9,
+    before: 0,
+    heads: 3,
+    dim: 8,
+    entries: 7,
+    slots: 5,
+    width: 3,
+    lists: Lists::Random,
+    values: Values::Normal,
+    views: false,
+};
+
+pub const READOUT: &[Case<Readout>] = &[
+    everywhere("random lists", READ),
+    everywhere("ragged lists", Readout { lists: Lists::Ragged, ..READ }),
+    everywhere("unsorted lists", Readout { lists: Lists::Unsorted, ..READ }),
+    everywhere("entries listed many times", Readout { lists: Lists::Duplicates, slots: 8, ..READ }),
+    everywhere("all rows without an entry", Readout { lists: Lists::None, ..READ }),
+    everywhere("neither entry nor window", Readout { lists: Lists::None, width: 0, ..READ }),
+    everywhere("rows that are not numbers", Readout { lists: Lists::Marked, ..READ }),
+    everywhere("N < K", Readout { entries: 3, slots: 9, lists: Lists::Unsorted, ..READ }),
+    everywhere("N = 0", Readout { entries: 0, ..READ }),
+    everywhere("N = 0, no window", Readout { entries: 0, width: 0, ..READ }),
+    everywhere("no window", Readout { width: 0, ..READ }),
+    everywhere("window of one", Readout { width: 1, ..READ }),
+    everywhere("window as long as the sequence", Readout { width: 9, ..READ }),
+    everywhere("window longer than the sequence", Readout { width: 100, ..READ }),
+    everywhere("equal logits", Readout { values: Values::Whole, lists: Lists::Duplicates, ..READ }),
+    everywhere("large logits", Readout { values: Values::Large, ..READ }),
+    everywhere("sink far above all logits", Readout { values: Values::Sink(800), ..READ }),
+    everywhere("sink far below all logits", Readout { values: Values::Sink(-800), ..READ }),
+    everywhere("views", Readout { views: true, ..READ }),
+    // A sequence continued.
+    everywhere("S = 1", Readout { seq: 1, ..READ }),
+    everywhere("S = 1, many entries", Readout { seq: 1, before: 6, entries: 200, slots: 70, width: 5, ..READ }),
+    everywhere("continued, every earlier row in reach", Readout { seq: 4, before: 2, width: 3, ..READ }),
+    everywhere("continued, earlier rows out of reach", Readout { seq: 4, before: 9, width: 3, ..READ }),
+    everywhere("continued, window longer than all", Readout { seq: 4, before: 5, width: 100, ..READ }),
+    everywhere("continued, no window", Readout { seq: 4, before: 5, width: 0, ..READ }),
+    everywhere("continued, views", Readout { seq: 4, before: 5, views: true, ..READ }),
+    // Sizes.
+    everywhere("H = 1", Readout { heads: 1, ..READ }),
+    everywhere("H = 12", Readout { heads: 12, seq: 7, dim: 16, ..READ }),
+    everywhere("d = 16", Readout { dim: 16, ..READ }),
+    everywhere("d = 96", Readout { dim: 96, seq: 5, heads: 2, ..READ }),
+    everywhere("d = 192", Readout { dim: 192, seq: 5, heads: 2, ..READ }),
+    everywhere("d = 512", Readout { dim: 512, seq: 5, heads: 2, slots: 12, entries: 20, ..READ }),
+    everywhere(
+        "S = 8193",
+        Readout { batch: 1, seq: 8193, heads: 1, entries: 8193, slots: 4, lists: Lists::Ragged, ..READ },
+    ),
+    everywhere("one entry read by thousands", Readout { batch: 1, seq: 8193, heads: 1, entries: 1, slots: 1, ..READ }),
+    // More entries than a block of threads is likely to take at once.
+    everywhere("hundreds of entries", Readout { seq: 3, before: 300, entries: 600, slots: 300, width: 260, ..READ }),
+    on_cpu("one of everything", Readout { batch: 1, seq: 1, heads: 1, dim: 2, entries: 1, slots: 1, width: 1, ..READ }),
+    on_cpu("d = 1", Readout { dim: 1, heads: 1, ..READ }),
+    on_cpu("d = 6", Readout { batch: 3, seq: 5, heads: 2, dim: 6, entries: 4, slots: 9, width: 0, ..READ }),
+    on_cpu("d = 3", Readout { seq: 5, heads: 2, dim: 3, entries: 2, slots: 4, width: 100, ..READ }),
+    on_cpu("H = 12, narrow", Readout { seq: 7, heads: 12, dim: 16, entries: 6, slots: 4, width: 2, ..READ }),
+    on_cpu("d = 96, H = 1", Readout { batch: 1, seq: 4, heads: 1, dim: 96, entries: 11, slots: 3, width: 4, ..READ }),
+    on_cpu("d = 10, N = 0", Readout { seq: 3, heads: 4, dim: 10, entries: 0, slots: 3, width: 2, ..READ }),
+    on_cpu("d = 10, N = 0, no window", Readout { seq: 3, heads: 4, dim: 10, entries: 0, slots: 3, width: 0, ..READ }),
+    on_cpu("d = 7, S = 1", Readout { batch: 1, seq: 1, heads: 5, dim: 7, slots: 8, entries: 3, width: 0, ..READ }),
+    on_cpu("d = 17", Readout { seq: 33, heads: 1, dim: 17, entries: 16, slots: 16, width: 8, ..READ }),
+    on_cpu("B = 4, K = 1", Readout { batch: 4, seq: 2, heads: 2, dim: 4, entries: 5, slots: 1, width: 1, ..READ }),
+];
+
+const MASS_OF_OTHERS: Mass = Mass { read: READ, range: Range::Other(Lists::Random, 6) };
+
+pub const MASS: &[Case<Mass>] = &[
+    everywhere("of the entries that were read", Mass { read: READ, range: Range::Read }),
+    everywhere("of other entries", MASS_OF_OTHERS),
+    everywhere("ragged", Mass { range: Range::Other(Lists::Ragged, 6), ..MASS_OF_OTHERS }),
+    everywhere("unsorted", Mass { range: Range::Other(Lists::Unsorted, 6), ..MASS_OF_OTHERS }),
+    everywhere("duplicates", Mass { range: Range::Other(Lists::Duplicates, 6), ..MASS_OF_OTHERS }),
+    everywhere("no entry", Mass { range: Range::Other(Lists::None, 6), ..MASS_OF_OTHERS }),
+    everywhere("rows whose scores were not numbers", Mass { range: Range::Other(Lists::Marked, 6), ..MASS_OF_OTHERS }),
+    everywhere("N < R", Mass { read: Readout { entries: 3, ..READ }, range: Range::Other(Lists::Unsorted, 9) }),
+    everywhere("N = 0", Mass { read: Readout { entries: 0, ..READ }, ..MASS_OF_OTHERS }),
+    everywhere("S = 1", Mass { read: Readout { seq: 1, ..READ }, ..MASS_OF_OTHERS }),
+    everywhere(
+        "S = 1, many entries",
+        Mass { read: Readout { seq: 1, before: 6, entries: 200, slots: 70, ..READ }, range: Range::Read },
+    ),
+    everywhere(
+        "large logits",
+        Mass { read: Readout { values: Values::Large, lists: Lists::Unsorted, ..READ }, range: Range::Read },
+    ),
+    everywhere("sink far above", Mass { read: Readout { values: Values::Sink(800), ..READ }, ..MASS_OF_OTHERS }),
+    everywhere("views", Mass { read: Readout { views: true, ..READ }, ..MASS_OF_OTHERS }),
+    everywhere("H = 1", Mass { read: Readout { heads: 1, ..READ }, ..MASS_OF_OTHERS }),
+    everywhere("H = 12", Mass { read: Readout { heads: 12, seq: 7, dim: 16, ..READ }, ..MASS_OF_OTHERS }),
+    everywhere("d = 16", Mass { read: Readout { dim: 16, ..READ }, ..MASS_OF_OTHERS }),
+    everywhere("d = 96", Mass { read: Readout { dim: 96, seq: 5, heads: 2, ..READ }, ..MASS_OF_OTHERS }),
+    everywhere("d = 192", Mass { read: Readout { dim: 192, seq: 5, heads: 2, ..READ }, ..MASS_OF_OTHERS }),
+    everywhere("d = 512", Mass { read: Readout { dim: 512, seq: 5, heads: 2, ..READ }, ..MASS_OF_OTHERS }),
+    everywhere(
+        "S = 8193",
+        Mass {
+            read: Readout { batch: 1, seq: 8193, heads: 1, entries: 8193, slots: 4, lists: Lists::Ragged, ..READ },
+            range: Range::Read,
+        },
+    ),
+    on_cpu("one of everything", Mass { read: ONE_READ, range: Range::Read }),
+    on_cpu("one of everything, other entries", Mass { read: ONE_READ, ..MASS_OF_OTHERS }),
+    on_cpu("d = 6", Mass { read: Readout { batch: 3, seq: 5, heads: 2, dim: 6, ..READ }, range: Range::Read }),
+    on_cpu("d = 3", Mass { read: Readout { seq: 5, heads: 2, dim: 3, entries: 2, ..READ }, ..MASS_OF_OTHERS }),
+    on_cpu("d = 10, N = 0", Mass { read: Readout { dim: 10, entries: 0, width: 0, ..READ }, range: Range::Read }),
+    on_cpu("d = 7, S = 1", Mass { read: Readout { batch: 1, seq: 1, heads: 5, dim: 7, ..READ }, ..MASS_OF_OTHERS }),
+    on_cpu(
+        "d = 17",
+        Mass { read: Readout { seq: 33, heads: 1, dim: 17, entries: 16, slots: 16, ..READ }, range: Range::Read },
+    ),
+    on_cpu("B = 4, K = 1", Mass { read: Readout { batch: 4, seq: 2, dim: 4, slots: 1, ..READ }, range: Range::Read }),
+];
+
+const ONE_READ: Readout = Readout { batch: 1, seq: 1, heads: 1, dim: 2, entries: 1, slots: 1, width: 1, ..READ };
+
+const CHOOSE: Select = Select {
+    batch: 2,
+    seq: 12,
+    heads: 2,
+    dim: 4,
+    ratio: 1,
+    start: 0,
+    missing: 0,
+    topk: 3,
+    blocks: 2,
+    size: 2,
+    scores: select::Scores::All,
+    views: false,
+};
+
+/// Scores of few sizes on a longer sequence, where ties reach past K and past the pool.
+const TIES: Select = Select { seq: 21, topk: 5, blocks: 3, size: 3, scores: select::Scores::Whole, ..CHOOSE };
+
+pub const SELECT: &[Case<Select>] = &[
+    everywhere("m = 1", CHOOSE),
+    everywhere("m = 2, a group left over", Select { seq: 13, ratio: 2, ..CHOOSE }),
+    everywhere(
+        "m = 4, groups left over",
+        Select { batch: 1, seq: 19, heads: 3, dim: 5, ratio: 4, topk: 2, size: 3, ..CHOOSE },
+    ),
+    // Ties.
+    everywhere("ties", TIES),
+    everywhere("all scores equal", Select { scores: select::Scores::Equal, ..TIES }),
+    everywhere("zeros of either sign", Select { scores: select::Scores::Zeros, ..TIES }),
+    everywhere("zeros of either sign, one head", Select { scores: select::Scores::Zeros, heads: 1, ..TIES }),
+    // Extremes.
+    everywhere("huge scores", Select { scores: select::Scores::Huge, ..TIES }),
+    everywhere("infinite scores, a pool of one block", Select { scores: select::Scores::Infinite, blocks: 1, ..TIES }),
+    everywhere("infinite scores", Select { scores: select::Scores::Infinite, ..TIES }),
+    everywhere("scores that are not numbers", Select { scores: select::Scores::NotANumber, ..TIES }),
+    everywhere("views", Select { views: true, ..CHOOSE }),
+    // Numbers of entries.
+    everywhere("N < K", Select { seq: 9, heads: 1, dim: 8, topk: 20, blocks: 3, ..CHOOSE }),
+    everywhere("N = K", Select { seq: 9, topk: 9, ..CHOOSE }),
+    everywhere("N = 0", Select { seq: 3, dim: 3, ratio: 4, blocks: 1, ..CHOOSE }),
+    everywhere("N = 0, one query", Select { seq: 1, ratio: 2, ..CHOOSE }),
+    everywhere("fewer entries than the tokens give, keys of padding", Select { missing: 5, ..CHOOSE }),
+    everywhere("no entry yet, keys of padding", Select { missing: 6, ratio: 2, ..CHOOSE }),
+    // Pools.
+    everywhere("pool smaller than K", Select { seq: 30, topk: 7, blocks: 2, size: 2, ..CHOOSE }),
+    everywhere("pool of one block", Select { seq: 11, heads: 12, dim: 16, topk: 5, blocks: 1, ..CHOOSE }),
+    everywhere("pool of one entry", Select { seq: 17, dim: 96, ratio: 2, topk: 4, blocks: 1, size: 1, ..CHOOSE }),
+    everywhere("last block partial", Select { seq: 30, heads: 1, dim: 2, topk: 7, blocks: 3, size: 4, ..CHOOSE }),
+    everywhere("pool of everything", Select { seq: 16, dim: 2, topk: 4, blocks: 9, size: 5, ..CHOOSE }),
+    everywhere("a block longer than the sequence", Select { size: 50, ..CHOOSE }),
+    // A sequence continued.
+    everywhere("continued", Select { seq: 5, start: 9, ..CHOOSE }),
+    everywhere("continued, m = 2, inside a group", Select { seq: 6, start: 7, ratio: 2, ..CHOOSE }),
+    everywhere("continued, m = 4", Select { seq: 7, start: 21, ratio: 4, ..CHOOSE }),
+    everywhere("continued, keys of padding", Select { seq: 5, start: 9, missing: 3, ..CHOOSE }),
+    everywhere("S = 1, many entries", Select { seq: 1, start: 999, topk: 40, blocks: 30, size: 8, ..CHOOSE }),
+    everywhere("S = 1, many entries, ties", Select { seq: 1, start: 999, topk: 40, blocks: 30, size: 8, ..TIES }),
+    everywhere("S = 1, m = 2", Select { seq: 1, start: 30, ratio: 2, ..CHOOSE }),
+    // Sizes.
+    everywhere(
+        "one of everything",
+        Select { batch: 1, seq: 1, heads: 1, dim: 1, topk: 1, blocks: 1, size: 1, ..CHOOSE },
+    ),
+    everywhere("H = 12", Select { heads: 12, ..CHOOSE }),
+    everywhere("d = 16", Select { dim: 16, ..CHOOSE }),
+    everywhere("d = 96", Select { dim: 96, ..CHOOSE }),
+    everywhere("d = 192", Select { dim: 192, ..CHOOSE }),
+    everywhere("d = 512", Select { dim: 512, ..CHOOSE }),
+    everywhere("dozens of places", Select { batch: 1, seq: 70, dim: 3, topk: 30, blocks: 12, size: 3, ..CHOOSE }),
+    // The reference keeps a score for every query and entry: thousands of queries over few entries, then few queries over
+    // thousands of entries, never both (8193 x 8193 of them are half a gigabyte).
+    everywhere("S = 8193, m = 128", Select { batch: 1, seq: 8193, heads: 1, dim: 8, ratio: 128, topk: 4, ..CHOOSE }),
+    everywhere(
+        "N = 8193",
+        Select { batch: 1, seq: 3, start: 8190, heads: 1, dim: 8, topk: 4, blocks: 9, size: 8, ..CHOOSE },
+    ),
+    everywhere("N = 8193, ties", Select { batch: 1, seq: 3, start: 8190, topk: 600, blocks: 90, size: 8, ..TIES }),
+    on_cpu("three rows of one query", Select { batch: 3, seq: 1, dim: 3, ratio: 2, topk: 4, ..CHOOSE }),
+];
+
+const TEACH: Kl = Kl {
+    batch: 2,
+    seq: 6,
+    heads: 3,
+    dim: 8,
+    entries: 5,
+    width: 4,
+    lists: Lists::Random,
+    scores: kl::Scores::NormalAndWhole,
+    teacher: Teacher::Random,
+    views: false,
+};
+
+pub const KL: &[Case<Kl>] = &[
+    everywhere("random ranges", TEACH),
+    everywhere("ragged ranges", Kl { lists: Lists::Ragged, ..TEACH }),
+    everywhere("unsorted ranges", Kl { lists: Lists::Unsorted, ..TEACH }),
+    everywhere("entries listed many times", Kl { lists: Lists::Duplicates, width: 7, ..TEACH }),
+    everywhere("no entry", Kl { lists: Lists::None, ..TEACH }),
+    everywhere("rows whose scores were not numbers", Kl { lists: Lists::Marked, ..TEACH }),
+    everywhere("queries without a teacher", Kl { lists: Lists::Unsorted, teacher: Teacher::Silent, ..TEACH }),
+    everywhere("a teacher of one entry", Kl { lists: Lists::Unsorted, teacher: Teacher::One, ..TEACH }),
+    everywhere("all scores equal", Kl { scores: kl::Scores::Equal, ..TEACH }),
+    everywhere("large scores", Kl { scores: kl::Scores::Large, ..TEACH }),
+    everywhere("views", Kl { views: true, ..TEACH }),
+    everywhere("N < R", Kl { entries: 3, width: 9, lists: Lists::Unsorted, ..TEACH }),
+    everywhere("N = 0", Kl { entries: 0, ..TEACH }),
+    everywhere("S = 1, many entries", Kl { seq: 1, entries: 200, width: 70, ..TEACH }),
+    everywhere("S = 1, hundreds of places", Kl { seq: 1, entries: 600, width: 300, lists: Lists::Unsorted, ..TEACH }),
+    everywhere("H = 1", Kl { heads: 1, ..TEACH }),
+    everywhere("H = 12", Kl { heads: 12, dim: 16, ..TEACH }),
+    everywhere("d = 16", Kl { dim: 16, ..TEACH }),
+    everywhere("d = 96", Kl { dim: 96, heads: 2, ..TEACH }),
+    everywhere("d = 192", Kl { dim: 192, heads: 2, ..TEACH }),
+    everywhere("d = 512", Kl { dim: 512, heads: 2, ..TEACH }),
+    // The reference keeps a score for every query and entry: few entries for so many queries.
+    everywhere("S = 8193", Kl { batch: 1, seq: 8193, heads: 1, entries: 16, lists: Lists::Ragged, ..TEACH }),
+    on_cpu("one of everything", Kl { batch: 1, seq: 1, heads: 1, dim: 1, entries: 1, width: 1, ..TEACH }),
+    on_cpu("d = 5", Kl { batch: 3, seq: 4, heads: 1, dim: 5, entries: 4, width: 9, ..TEACH }),
+    on_cpu("H = 12, narrow", Kl { seq: 3, heads: 12, dim: 16, entries: 6, width: 3, ..TEACH }),
+    on_cpu("d = 96, R = N", Kl { batch: 1, seq: 5, heads: 2, dim: 96, entries: 9, width: 9, ..TEACH }),
+    on_cpu("d = 4, N = 0", Kl { seq: 3, heads: 2, dim: 4, entries: 0, width: 3, ..TEACH }),
+    on_cpu("d = 7, S = 1", Kl { batch: 1, seq: 1, heads: 4, dim: 7, entries: 3, width: 8, ..TEACH }),
+    on_cpu("d = 3", Kl { seq: 17, heads: 2, dim: 3, entries: 8, width: 5, ..TEACH }),
+];
+
+const TURN: Rotate = Rotate { batch: 2, seq: 5, heads: 3, dim: 8, rotary: 4, views: false };
+
+pub const ROTATE: &[Case<Rotate>] = &[
+    everywhere("half of the channels", TURN),
+    everywhere("all channels", Rotate { seq: 3, heads: 4, dim: 6, rotary: 6, ..TURN }),
+    everywhere("views", Rotate { views: true, ..TURN }),
+    everywhere("S = 1", Rotate { seq: 1, ..TURN }),
+    everywhere("H = 1, d = 96", Rotate { seq: 4, heads: 1, dim: 96, rotary: 6, ..TURN }),
+    everywhere("H = 12, d = 16", Rotate { batch: 3, seq: 7, heads: 12, dim: 16, rotary: 16, ..TURN }),
+    everywhere("d = 192", Rotate { dim: 192, rotary: 64, ..TURN }),
+    everywhere("d = 512", Rotate { dim: 512, rotary: 64, ..TURN }),
+    everywhere("an odd number of channels", Rotate { batch: 1, seq: 9, heads: 2, dim: 7, rotary: 2, ..TURN }),
+    everywhere("S = 8193", Rotate { batch: 1, seq: 8193, heads: 1, ..TURN }),
+    on_cpu("one pair", Rotate { batch: 1, seq: 1, heads: 1, dim: 2, rotary: 2, ..TURN }),
+];
+
+const ROWS: Rows = Rows { batch: 2, seq: 5, width: 8, unit: 1.0, views: false };
+
+pub const RMS_NORM: &[Case<RmsNorm>] = &[
+    everywhere("rows of 8", RmsNorm(ROWS)),
+    everywhere("small numbers", RmsNorm(Rows { unit: 1e-3, ..ROWS })),
+    everywhere("large numbers", RmsNorm(Rows { unit: 1e6, ..ROWS })),
+    everywhere("nothing but zeros", RmsNorm(Rows { unit: 0.0, ..ROWS })),
+    everywhere("views", RmsNorm(Rows { views: true, ..ROWS })),
+    everywhere("rows of two", RmsNorm(Rows { width: 2, ..ROWS })),
+    everywhere("rows of 7", RmsNorm(Rows { width: 7, ..ROWS })),
+    everywhere("rows of 96", RmsNorm(Rows { width: 96, ..ROWS })),
+    everywhere("rows of 512", RmsNorm(Rows { width: 512, ..ROWS })),
+    everywhere("S = 1", RmsNorm(Rows { batch: 1, seq: 1, ..ROWS })),
+    everywhere("S = 8193", RmsNorm(Rows { batch: 1, seq: 8193, ..ROWS })),
+    // The gradient is what two numbers near 1 differ by.
+    on_cpu("rows of one", RmsNorm(Rows { width: 1, ..ROWS })),
+];
+
+pub const SWIGLU: &[Case<Swiglu>] = &[
+    everywhere("rows of 8", Swiglu(ROWS)),
+    everywhere("gates far from 0", Swiglu(Rows { unit: 30.0, ..ROWS })),
+    everywhere("gates of 0", Swiglu(Rows { unit: 0.0, ..ROWS })),
+    everywhere("views", Swiglu(Rows { views: true, ..ROWS })),
+    everywhere("rows of 7", Swiglu(Rows { width: 7, ..ROWS })),
+    everywhere("rows of 512", Swiglu(Rows { width: 512, ..ROWS })),
+    everywhere("S = 1", Swiglu(Rows { batch: 1, seq: 1, ..ROWS })),
+    everywhere("S = 8193", Swiglu(Rows { batch: 1, seq: 8193, ..ROWS })),
+];
