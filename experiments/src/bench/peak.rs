@@ -44,6 +44,8 @@ pub fn measure(case: &str, shape: &Readout, flags: &[String]) -> Result<Peak, Be
     let program = std::env::current_exe().map_err(|error| wrong(&error))?;
     let mut command = Command::new(program);
     command.args(["bench", COMMAND]).args(flags).stdin(Stdio::null()).stderr(Stdio::inherit());
+    // Any one case will do: every size of it is replaced.
+    command.arg(format!("--case={}", Readout::cases()[0].0));
     for (name, value) in shape.sizes() {
         command.arg(format!("--{name}={value}"));
     }

@@ -11,10 +11,12 @@ use super::Failure;
 use crate::backend::Backend;
 use crate::bench::readout::Measured;
 use crate::bench::{Bench, Effort, Results, chosen, decode, kl, peak, readout, render_json, render_text, select, step};
+use crate::say::say;
 
 /// Arguments of `csa2 bench`.
 #[derive(Debug, clap::Args)]
 #[command(
+    disable_help_subcommand = true,
     after_help = "Examples:\n  csa2 bench\n  csa2 bench readout --case small --threads 1\n  csa2 bench select --seq 1 --entries 65536 --json\n  csa2 bench step --config configs/quickstart.toml --variant \"full + reuse\"\n\nEvery rate stands beside that of the backend's own f32 matrix product in the same run. Figures to keep need a release\nbuild and a machine that does nothing else."
 )]
 pub struct Args {
@@ -27,16 +29,16 @@ pub struct Args {
 #[derive(Debug, clap::Args)]
 struct Common {
     /// Backend to compute on (see `csa2 backends`)
-    #[arg(long, global = true, value_enum, default_value_t)]
+    #[arg(long, global = true, display_order = 100, value_enum, default_value_t)]
     backend: Backend,
     /// Threads (default: processor cores)
-    #[arg(long, global = true, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(long, global = true, display_order = 101, value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
     /// Two repetitions: shows that everything runs, not how fast
-    #[arg(long, global = true)]
+    #[arg(long, global = true, display_order = 102)]
     quick: bool,
     /// Print one JSON document instead of a table
-    #[arg(long, global = true)]
+    #[arg(long, global = true, display_order = 103)]
     json: bool,
 }
 
@@ -99,6 +101,9 @@ fn text(args: &Args, threads: usize) -> Result<String, Failure> {
             return Err("the process that measures memory takes one shape".into());
         };
         return Ok(peak::document(shape, &device, common.backend == Backend::Flex)?.to_string());
+    }
+    if cfg!(debug_assertions) {
+        say("not a release build: these figures say nothing about speed");
     }
     let bench = Bench::new(device, if common.quick { Effort::QUICK } else { Effort::FULL });
     let results = measure(args, &bench, threads)?;
