@@ -27,6 +27,36 @@ pub struct BackendError {
     right: &'static str,
 }
 
+impl BackendError {
+    /// What is missing, without the backend's name.
+    pub fn missing(&self) -> String {
+        format!("{}; {}", self.wrong, self.right)
+    }
+}
+
+const WGPU_IS: &str = "a GPU through wgpu (Vulkan, Metal or DirectX 12); the operators are right, and not yet fast";
+const CUDA_IS: &str = "an NVIDIA GPU; the operators are right, and not yet fast";
+
+/// What wgpu needs of a machine.
+const WGPU_NEEDS: &str = "a driver for Vulkan, Metal or DirectX 12 must be installed (on Debian without a GPU: apt-get install \
+                          mesa-vulkan-drivers libvulkan1)";
+/// What CUDA needs of a machine.
+const CUDA_NEEDS: &str =
+    "an NVIDIA GPU with its driver (libcuda) and NVRTC (libnvrtc, part of the CUDA toolkit) must be there";
+
+/// A backend that this binary was built without.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Missing {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// One line for people.
+    pub note: &'static str,
+    /// How to build with it.
+    pub build: &'static str,
+    /// What the machine must have.
+    pub needs: &'static str,
+}
+
 impl Backend {
     /// The name on the command line and in results.
     pub fn name(self) -> &'static str {
@@ -44,20 +74,30 @@ impl Backend {
         match self {
             Self::Flex => "the processor (native Rust, always there)",
             #[cfg(feature = "wgpu")]
-            Self::Wgpu => "a GPU through wgpu (Vulkan, Metal or DirectX); the operators are right, and not yet fast",
+            Self::Wgpu => WGPU_IS,
             #[cfg(feature = "cuda")]
-            Self::Cuda => "an NVIDIA GPU; the operators are right, and not yet fast",
+            Self::Cuda => CUDA_IS,
         }
     }
 
-    /// Backends that this binary was built without, and how to build it with them.
-    pub fn missing() -> Vec<(&'static str, &'static str)> {
+    /// Backends that this binary was built without.
+    pub fn missing() -> Vec<Missing> {
         let mut missing = Vec::new();
         if cfg!(not(feature = "wgpu")) {
-            missing.push(("wgpu", "not compiled in; build with --features wgpu"));
+            missing.push(Missing {
+                name: "wgpu",
+                note: WGPU_IS,
+                build: "build with --features wgpu",
+                needs: WGPU_NEEDS,
+            });
         }
         if cfg!(not(feature = "cuda")) {
-            missing.push(("cuda", "not compiled in; build with --features cuda"));
+            missing.push(Missing {
+                name: "cuda",
+                note: CUDA_IS,
+                build: "build with --features cuda",
+                needs: CUDA_NEEDS,
+            });
         }
         missing
     }
@@ -70,12 +110,24 @@ impl Backend {
         match self {
             Self::Flex => Ok(Device::flex()),
             #[cfg(feature = "wgpu")]
-            Self::Wgpu => self.probe(
-                || Device::wgpu(burn::tensor::DeviceKind::DefaultDevice),
-                "a driver for Vulkan, Metal or DirectX must be installed",
-            ),
+            Self::Wgpu => self.probe(|| Device::wgpu(burn::tensor::DeviceKind::DefaultDevice), WGPU_NEEDS),
             #[cfg(feature = "cuda")]
-            Self::Cuda => self.probe(|| Device::cuda(0), "an NVIDIA GPU with its driver (libcuda) must be there"),
+            Self::Cuda => self.probe(|| Device::cuda(0), CUDA_NEEDS),
+        }
+    }
+
+    /// What it would compute on: the processor's kind, or the adapter's name.
+    ///
+    /// # Errors
+    /// As [`device`](Self::device).
+    pub fn hardware(self) -> Result<String, BackendError> {
+        match self {
+            Self::Flex => Ok(processor()),
+            #[cfg(any(feature = "wgpu", feature = "cuda"))]
+            _ => {
+                let identity = self.device()?.identity();
+                Ok(identity.map_or_else(|| "an adapter without a name".into(), |identity| identity.name))
+            }
         }
     }
 
@@ -92,4 +144,20 @@ impl Backend {
         let refuse = |wrong: String| BackendError { backend: self.name(), wrong, right };
         made.unwrap_or_else(|_| Err("there is no device that it can use".into())).map_err(refuse)
     }
+}
+
+/// Architecture, widest vector unit that the operators know of, and cores.
+fn processor() -> String {
+    #[cfg(target_arch = "x86_64")]
+    let vectors = if std::arch::is_x86_feature_detected!("avx512f") {
+        " with AVX-512"
+    } else if std::arch::is_x86_feature_detected!("avx2") {
+        " with AVX2"
+    } else {
+        " without AVX2"
+    };
+    #[cfg(not(target_arch = "x86_64"))]
+    let vectors = "";
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    format!("{}{vectors}, {cores} {}", std::env::consts::ARCH, if cores == 1 { "core" } else { "cores" })
 }

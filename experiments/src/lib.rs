@@ -2,6 +2,7 @@
 
 pub mod ablation;
 pub mod backend;
+pub mod bench;
 pub mod commands;
 pub mod plan;
 pub mod report;

@@ -10,5 +10,6 @@ pub mod metrics;
 pub mod optimizer;
 pub mod prefetch;
 pub mod random;
+pub mod step;
 pub mod tasks;
 pub mod trainer;

@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use burn::module::Module;
-use burn::optim::GradientsParams;
 use burn::tensor::{DType, Device, Tensor, TensorReadError};
 use csa2_model::attention::{Context, Phase};
 use csa2_model::init::initialize;
@@ -18,11 +17,11 @@ use crate::checkpoints::{Store, StoreError};
 use crate::config::{RunConfig, RunConfigError};
 use crate::evaluate::{Tally, evaluate, tokens};
 use crate::files::{self, FileError};
-use crate::losses::Targets;
 use crate::metrics::{MetricLine, MetricsFile, Split};
 use crate::optimizer::{GradientNorms, Optimizer};
 use crate::prefetch::{Prefetch, PrefetchError};
 use crate::random;
+use crate::step;
 use crate::tasks::{Batch, Task};
 
 /// Why a run stopped.
@@ -137,12 +136,6 @@ impl Progress {
     fn seconds(&self) -> f64 {
         self.seconds_before + self.started.elapsed().as_secs_f64()
     }
-}
-
-/// Losses of one step.
-struct StepLosses {
-    total: Tensor<1>,
-    hint: Option<Tensor<1>>,
 }
 
 impl Trainer<'_> {
@@ -265,14 +258,12 @@ impl Trainer<'_> {
     ) -> Result<(), TrainError> {
         let rate = self.config.train.learning_rate_at(now.step, steps);
         let output = now.model.forward(tokens(batch, device), cx);
-        let losses = self.losses(batch, &output);
+        let losses = step::losses(&*self.task, self.config.train.index_loss, batch, &output);
         let total = losses.total.clone().try_into_scalar::<f32>()?;
         if !total.is_finite() {
             return Err(self.not_finite_loss(now, batch, cx, device)?);
         }
-        let mut grads = losses.total.backward();
-        let grads = GradientsParams::from_module(&mut grads, &now.model);
-        let norms = Optimizer::norms(&now.model, &grads);
+        let (grads, norms) = step::gradients(&now.model, &losses.total);
         if let Some(last) = norms.broken.last() {
             // Gradients run from the last layer to the first: the last broken one is where it began.
             return Err(self.not_finite(now, "the gradient", last.clone()));
@@ -283,27 +274,6 @@ impl Trainer<'_> {
             self.log(now, batch, cx, &output, losses.hint, &norms, rate)?;
         }
         Ok(())
-    }
-
-    /// The language model's loss, the auxiliary head's and the indexers'.
-    fn losses(&self, batch: &Batch, output: &ModelOutput) -> StepLosses {
-        let device = output.logits.device();
-        let mean = |targets: &[i32], logits: Tensor<3>| {
-            let targets = Targets::new(targets);
-            targets.select(logits).map(|logits| targets.cross_entropy(logits).mean())
-        };
-        let mut total = mean(&batch.targets, output.logits.clone()).unwrap_or_else(|| Tensor::zeros([1], &device));
-        let hint = match (&batch.hint_targets, &output.hint) {
-            (Some(targets), Some(logits)) => mean(targets, logits.clone()),
-            _ => None,
-        };
-        if let (Some(hint), Some(auxiliary)) = (&hint, self.task.auxiliary()) {
-            total = total + hint.clone().mul_scalar(auxiliary.weight);
-        }
-        for (_, loss) in &output.index_losses {
-            total = total + loss.clone().mul_scalar(self.config.train.index_loss);
-        }
-        StepLosses { total, hint }
     }
 
     fn log(
@@ -384,7 +354,8 @@ impl Trainer<'_> {
                 return Ok(self.not_finite(now, "the loss", place));
             }
         }
-        if let (Some(loss), Some(auxiliary)) = (self.losses(batch, &output).hint, self.task.auxiliary())
+        if let (Some(loss), Some(auxiliary)) =
+            (step::losses(&*self.task, self.config.train.index_loss, batch, &output).hint, self.task.auxiliary())
             && !finite(loss.mul_scalar(auxiliary.weight))?
         {
             return Ok(self.not_finite(now, "the loss", "the auxiliary head".into()));

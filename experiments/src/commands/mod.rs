@@ -2,6 +2,7 @@
 
 mod ablate;
 mod backends;
+mod bench;
 mod plan;
 mod report;
 
@@ -31,7 +32,9 @@ enum Command {
     Plan(plan::Args),
     /// Rebuild the report of an ablation, or join several
     Report(report::Args),
-    /// List the backends that this binary has
+    /// Measure operators, a training step and decoding against the backend's own matrix product
+    Bench(bench::Args),
+    /// List the backends: compiled in, present, and what is missing to use the rest
     Backends(backends::Args),
 }
 
@@ -44,6 +47,7 @@ pub fn main(cli: &Cli) -> ExitCode {
         Command::Ablate(args) => ablate::run(args),
         Command::Plan(args) => plan::run(args),
         Command::Report(args) => report::run(args),
+        Command::Bench(args) => bench::run(args),
         Command::Backends(args) => backends::run(args),
     };
     ended.unwrap_or_else(|error| {

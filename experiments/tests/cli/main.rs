@@ -1,6 +1,7 @@
 //! The binary, run as a user runs it: what it prints, how it ends, and what it leaves on disk.
 
 mod bad_input;
+mod bench;
 mod common;
 mod configurations;
 mod folders;

@@ -97,19 +97,29 @@ fn a_report_tells_what_is_missing_and_joins_several() {
 }
 
 #[test]
-fn backends_are_listed() {
+fn backends_are_listed_with_what_is_missing() {
     let lab = Lab::new();
-    assert!(lab.csa2(&["backends"]).fine().out.starts_with("flex "));
+    let text = lab.csa2(&["backends"]).fine().out;
+    assert!(text.starts_with("flex   compiled in, present: ") && text.contains("\n       device: "), "{text}");
     let json = lab.csa2(&["backends", "--json"]).fine().json();
-    assert_eq!((&json["backends"][0]["name"], &json["backends"][0]["compiled"]), (&json!("flex"), &json!(true)));
-    let names: Vec<&str> = json["backends"].as_array().unwrap().iter().map(|b| b["name"].as_str().unwrap()).collect();
+    let backends = json["backends"].as_array().unwrap();
+    let names: Vec<&str> = backends.iter().map(|b| b["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["flex", "wgpu", "cuda"]);
+    let flex = &backends[0];
+    assert_eq!((&flex["compiled"], &flex["present"], &flex["missing"]), (&json!(true), &json!(true), &Value::Null));
+    assert!(flex["device"].as_str().is_some_and(|device| device.contains(std::env::consts::ARCH)), "{flex}");
+    for backend in &backends[1..] {
+        // Only a build that has the backend can tell whether the machine has a device for it.
+        assert_eq!(backend["present"].is_null(), backend["compiled"] == false, "{backend}");
+        assert_eq!(backend["missing"].is_null(), backend["present"] == true, "{backend}");
+        assert_eq!(backend["device"].is_null(), backend["present"] != true, "{backend}");
+    }
 }
 
 #[test]
 fn every_command_has_help_with_an_example() {
     let lab = Lab::new();
-    for command in ["ablate", "plan", "report", "backends"] {
+    for command in ["ablate", "plan", "report", "bench", "backends"] {
         let help = lab.csa2(&[command, "--help"]).fine().out;
         assert!(help.contains("Example") && help.contains(&format!("\n  csa2 {command}")), "{help}");
         assert!(lab.csa2(&["--help"]).fine().out.contains(&format!("\n  {command} ")));

@@ -1,0 +1,57 @@
+//! What keeps a measurement from being made.
+
+use burn::backend::ExecutionError;
+use burn::tensor::TensorReadError;
+use thiserror::Error;
+
+use crate::ablation::AblationError;
+
+/// Why something cannot be measured.
+#[derive(Debug, Error)]
+pub enum BenchError {
+    /// A size that cannot be.
+    #[error("--{flag} {value}: {right}")]
+    Size {
+        /// The flag, without its dashes.
+        flag: String,
+        /// The value found.
+        value: usize,
+        /// What would be right.
+        right: &'static str,
+    },
+    /// A shape larger than this machine.
+    #[error("{shape}: its inputs, outputs and gradients alone take {need}, and {free}; make it smaller")]
+    TooLarge {
+        /// The shape.
+        shape: String,
+        /// Bytes needed, for people.
+        need: String,
+        /// What there is, for people.
+        free: String,
+    },
+    /// A case that is not in the table.
+    #[error("{operator} has no case \"{name}\"; there are: {there}")]
+    Case {
+        /// The operator.
+        operator: &'static str,
+        /// The name found.
+        name: String,
+        /// All names.
+        there: String,
+    },
+    /// The device failed.
+    #[error("the device failed: {0}")]
+    Device(#[from] ExecutionError),
+    /// The device cannot be read.
+    #[error("the device failed: {0}")]
+    Read(#[from] TensorReadError),
+    /// The training step's configuration is wrong.
+    #[error(transparent)]
+    Config(#[from] AblationError),
+    /// The training step's model or task is wrong.
+    #[error("{0}")]
+    Step(String),
+    /// The process that measures memory failed.
+    #[error("the process that measures memory: {0}")]
+    Peak(String),
+}

@@ -1,0 +1,194 @@
+//! The indexer's choice: scores of every visible entry, and the best K of them.
+
+use burn::tensor::{Device, Int, Tensor};
+use csa2_model::ops::{self, PoolUse, SelectSpec, Selection};
+
+use super::{Bench, BenchError, Ratio, Row, Shape, Sizes, Subject, Work, inputs};
+
+/// A pool to search in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pool {
+    /// Blocks of every query's pool.
+    pub blocks: usize,
+    /// Entries in a block.
+    pub size: usize,
+}
+
+/// Sizes of a selection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Select {
+    /// Sequences B.
+    pub batch: usize,
+    /// Queries S.
+    pub seq: usize,
+    /// Indexer heads `H_I`.
+    pub index_heads: usize,
+    /// Dimension `d_I` of an indexer head.
+    pub index_dim: usize,
+    /// Entries N.
+    pub entries: usize,
+    /// Selected entries K of a query.
+    pub topk: usize,
+    /// Compression ratio m.
+    pub ratio: usize,
+    /// The pool that is searched, as in a `reindex` layer; none for the whole visible range.
+    pub pool: Option<Pool>,
+}
+
+/// The pool of the released model.
+pub(super) const RELEASED_POOL: Pool = Pool { blocks: 2048, size: 8 };
+
+/// Two cases that differ in N alone: a pool should make N free.
+const POOLED: [&str; 2] = ["pool-32k", "pool-512k"];
+
+impl Shape for Select {
+    const OPERATOR: &'static str = "select";
+
+    fn cases() -> Vec<(&'static str, Self)> {
+        let whole =
+            Self { batch: 1, seq: 4096, index_heads: 8, index_dim: 64, entries: 4096, topk: 256, ratio: 1, pool: None };
+        let pooled = |entries| Self { seq: 1, entries, pool: Some(RELEASED_POOL), ..whole };
+        vec![("whole", whole), (POOLED[0], pooled(32 << 10)), (POOLED[1], pooled(512 << 10))]
+    }
+
+    fn sizes(&self) -> Sizes {
+        let mut sizes = vec![
+            ("batch", self.batch),
+            ("seq", self.seq),
+            ("index-heads", self.index_heads),
+            ("index-dim", self.index_dim),
+            ("entries", self.entries),
+            ("topk", self.topk),
+            ("ratio", self.ratio),
+        ];
+        if let Some(Pool { blocks, size }) = self.pool {
+            sizes.extend([("pool-blocks", blocks), ("pool-size", size)]);
+        }
+        sizes
+    }
+
+    fn numbers(&self) -> u128 {
+        let [b, s, h, d, n, k] =
+            [self.batch, self.seq, self.index_heads, self.index_dim, self.entries, self.topk].map(|size| size as u128);
+        let pool = self.pool.map_or(0, |pool| pool.blocks as u128);
+        b * s * (h * d + h + k + pool) + b * n * d
+    }
+}
+
+impl Select {
+    fn spec(&self) -> SelectSpec {
+        let pool = self.pool.map_or(PoolUse::None, |pool| PoolUse::Read { size: pool.size });
+        inputs::spec(self.seq, self.entries, self.ratio, self.topk, pool)
+    }
+
+    /// Pairs of a query and an entry that it searches, in one sequence.
+    pub(super) fn pairs(&self) -> usize {
+        let (spec, blocks) = (self.spec(), self.pool.map_or(0, |pool| pool.blocks));
+        (0..self.seq).map(|t| inputs::searched(spec, blocks, t)).sum()
+    }
+
+    /// One multiply-add per visible entry (inside the pool, where there is one), indexer head and channel: `2 H_I d_I`
+    /// operations a pair. Weighting, comparing and sorting are not counted.
+    pub fn work(&self) -> Work {
+        let (pairs, blocks) = (self.pairs(), self.pool.map_or(0, |pool| pool.blocks));
+        let [b, s, h, d] = [self.batch, self.seq, self.index_heads, self.index_dim].map(|size| size as u128);
+        let keys = b * self.entries.min(pairs) as u128 * d;
+        Work {
+            flops: b * 2 * h * d * pairs as u128,
+            bytes: 4 * (b * s * (h * d + h + (blocks + self.topk) as u128) + keys),
+        }
+    }
+}
+
+/// The tensors of one selection.
+pub(super) struct Inputs {
+    q: Tensor<4>,
+    keys: Tensor<3>,
+    weights: Tensor<3>,
+    pool: Option<Tensor<3, Int>>,
+    spec: SelectSpec,
+}
+
+impl Inputs {
+    pub(super) fn new(shape: &Select, device: &Device) -> Self {
+        let &Select { batch, seq, index_heads, index_dim, entries, .. } = shape;
+        let spec = shape.spec();
+        Self {
+            q: inputs::normal([batch, seq, index_heads, index_dim], device),
+            keys: inputs::normal([batch, entries, index_dim], device),
+            weights: inputs::normal([batch, seq, index_heads], device),
+            pool: shape.pool.map(|pool| inputs::pool(batch, seq, pool.blocks, pool.size, spec, device)),
+            spec,
+        }
+    }
+
+    pub(super) fn run(&self) -> Selection {
+        let (q, keys, weights) = (self.q.clone(), self.keys.clone(), self.weights.clone());
+        ops::index_select(q, keys, weights, self.pool.clone(), self.spec)
+    }
+}
+
+/// Measures one case.
+///
+/// # Errors
+/// When the device fails.
+pub fn run(bench: &Bench, case: &str, shape: &Select) -> Result<Row, BenchError> {
+    let inputs = Inputs::new(shape, &bench.device);
+    let subject = Subject {
+        operator: Select::OPERATOR,
+        case: case.into(),
+        pass: "forward",
+        sizes: shape.sizes(),
+        work: Some(shape.work()),
+        tokens: None,
+    };
+    bench.time(subject, || {
+        let _selection = inputs.run();
+        Ok(())
+    })
+}
+
+/// How much longer a search in a pool takes when there are 16 times as many entries outside it; 1 is the aim.
+pub fn growth(rows: &[Row]) -> Option<Ratio> {
+    let find =
+        |name: &str| rows.iter().find(|row| row.subject.operator == Select::OPERATOR && row.subject.case == name);
+    let (few, many) = (find(POOLED[0])?, find(POOLED[1])?);
+    Some(Ratio {
+        what: "select in a pool of 2048x8, one query: time at N = 512K over time at N = 32K".into(),
+        value: many.timing.median / few.timing.median,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::Effort;
+
+    #[test]
+    fn only_visible_entries_inside_the_pool_are_counted() {
+        let shape = Select { seq: 4, index_heads: 3, index_dim: 5, entries: 4, topk: 2, ..Select::cases()[0].1 };
+        assert_eq!(shape.work().flops, 2 * 3 * 5 * 10);
+        assert_eq!(shape.work().bytes, 4 * (4 * (15 + 3 + 2) + 20));
+        // One query over 11 entries: the newest block holds 3 of them, the other kept one 4.
+        let pooled = Select { seq: 1, entries: 11, pool: Some(Pool { blocks: 2, size: 4 }), ..shape };
+        assert_eq!(pooled.work().flops, 2 * 3 * 5 * 7);
+        assert_eq!(pooled.work().bytes, 4 * (15 + 3 + 2 + 2 + 35));
+    }
+
+    #[test]
+    fn a_pool_is_searched_and_nothing_else() {
+        let shape =
+            Select { seq: 1, entries: 64, topk: 6, pool: Some(Pool { blocks: 2, size: 4 }), ..Select::cases()[0].1 };
+        let inputs = Inputs::new(&shape, &Device::flex());
+        let read = |tensor: Tensor<3, Int>| tensor.into_data().convert::<i32>().try_to_vec::<i32>().unwrap();
+        let blocks = read(inputs.pool.clone().unwrap());
+        for entry in read(inputs.run().topk) {
+            assert!(blocks.contains(&(entry / 4)), "{entry} in {blocks:?}");
+        }
+        let bench = Bench::new(Device::flex(), Effort { repetitions: 1, seconds: 0.0 });
+        let mut rows = vec![run(&bench, POOLED[0], &shape).unwrap()];
+        assert_eq!(growth(&rows), None);
+        rows.push(run(&bench, POOLED[1], &shape).unwrap());
+        assert!(growth(&rows).unwrap().value > 0.0);
+    }
+}

@@ -1,0 +1,174 @@
+//! `csa2 bench`.
+
+mod flags;
+
+use std::process::ExitCode;
+
+use serde_json::json;
+
+use self::flags::{DecodeFlags, KlFlags, ReadoutFlags, SelectFlags, StepFlags};
+use super::Failure;
+use crate::backend::Backend;
+use crate::bench::readout::Measured;
+use crate::bench::{Bench, Effort, Results, chosen, decode, kl, peak, readout, render_json, render_text, select, step};
+use crate::say::say;
+
+/// Arguments of `csa2 bench`.
+#[derive(Debug, clap::Args)]
+#[command(
+    disable_help_subcommand = true,
+    after_help = "Examples:\n  csa2 bench\n  csa2 bench readout --case small --threads 1\n  csa2 bench select --seq 1 --entries 65536 --json\n  csa2 bench step --config configs/quickstart.toml --variant \"full + reuse\"\n\nEvery rate stands beside that of the backend's own f32 matrix product in the same run. Figures to keep need a release\nbuild and a machine that does nothing else."
+)]
+pub struct Args {
+    #[command(flatten)]
+    common: Common,
+    #[command(subcommand)]
+    operator: Option<Operator>,
+}
+
+#[derive(Debug, clap::Args)]
+struct Common {
+    /// Backend to compute on (see `csa2 backends`)
+    #[arg(long, global = true, display_order = 100, value_enum, default_value_t)]
+    backend: Backend,
+    /// Threads (default: processor cores)
+    #[arg(long, global = true, display_order = 101, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
+    /// Two repetitions: shows that everything runs, not how fast
+    #[arg(long, global = true, display_order = 102)]
+    quick: bool,
+    /// Print one JSON document instead of a table
+    #[arg(long, global = true, display_order = 103)]
+    json: bool,
+}
+
+/// What is measured; everything where it is left out.
+#[derive(Debug, clap::Subcommand)]
+enum Operator {
+    /// Attention over window and selected entries, forward and backward
+    #[command(
+        after_help = "Cases: small (S 1024, d 128), wide (S 2048, d 512, forward alone), long (S 8192, peak of memory alone).\n\nExamples:\n  csa2 bench readout\n  csa2 bench readout --case small --topk 128 --window 0"
+    )]
+    Readout(ReadoutFlags),
+    /// Index scores and Top-K
+    #[command(
+        after_help = "Cases: whole (4096 queries, no pool), pool-32k and pool-512k (one query that searches a pool of 2048 blocks of 8).\n\nExamples:\n  csa2 bench select\n  csa2 bench select --case pool-32k --entries 131072"
+    )]
+    Select(SelectFlags),
+    /// The indexer's loss, forward and backward
+    #[command(
+        after_help = "Cases: small (S 1024, K 64), long (S 4096, K 256).\n\nExamples:\n  csa2 bench kl\n  csa2 bench kl --topk 512"
+    )]
+    Kl(KlFlags),
+    /// One decoding query of one layer: select and read-out against N entries
+    #[command(
+        after_help = "Cases: 4k, 16k, 64k, 256k (all entries searched), 4k-pool to 256k-pool (a pool of 2048 blocks of 8).\nOne layer's two operators; its projections are left out, and there is no cached decoding of a whole model yet.\n\nExamples:\n  csa2 bench decode\n  csa2 bench decode --case 64k --case 64k-pool"
+    )]
+    Decode(DecodeFlags),
+    /// A whole training step
+    #[command(
+        after_help = "Without --config: the quickstart's model (`swa full reuse*2`) on 32 sequences of 48 tokens.\n\nExamples:\n  csa2 bench step\n  csa2 bench step --config configs/quickstart.toml --variant \"all full\""
+    )]
+    Step(StepFlags),
+    /// The process that measures memory
+    #[command(name = peak::COMMAND, hide = true)]
+    Peak(ReadoutFlags),
+}
+
+/// Measures and prints.
+///
+/// # Errors
+/// When a shape cannot be, or the device fails.
+pub fn run(args: &Args) -> Result<ExitCode, Failure> {
+    let common = &args.common;
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = common.threads.map_or(cores, usize::from);
+    let pool = rayon::ThreadPoolBuilder::new()
+        .num_threads(threads)
+        .build()
+        .map_err(|error| format!("cannot start {threads} threads: {error}; lower --threads"))?;
+    // A failure is told as text: what it is made of need not be able to leave the thread.
+    let text = pool.install(|| text(args, threads).map_err(|error| error.to_string()))?;
+    super::print(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn text(args: &Args, threads: usize) -> Result<String, Failure> {
+    let common = &args.common;
+    let device = common.backend.device()?;
+    if let Some(Operator::Peak(flags)) = &args.operator {
+        let [(_, shape)] = &chosen(&flags.cases, |shape| flags.change(shape))?[..] else {
+            return Err("the process that measures memory takes one shape".into());
+        };
+        return Ok(peak::document(shape, &device, common.backend == Backend::Flex)?.to_string());
+    }
+    if cfg!(debug_assertions) {
+        say("not a release build: these figures say nothing about speed");
+    }
+    let bench = Bench::new(device, if common.quick { Effort::QUICK } else { Effort::FULL });
+    let results = measure(args, &bench, threads)?;
+    if !common.json {
+        return Ok(render_text(&results, super::terminal_width()));
+    }
+    let run = json!({
+        "program": concat!("csa2 ", env!("CARGO_PKG_VERSION")),
+        "backend": common.backend.name(),
+        "device": common.backend.hardware()?,
+        "threads": threads,
+        "quick": common.quick,
+        "release": !cfg!(debug_assertions),
+    });
+    Ok(format!("{}\n", serde_json::to_string_pretty(&render_json(&run, &results))?))
+}
+
+/// Everything, or the operator asked for.
+fn measure(args: &Args, bench: &Bench, threads: usize) -> Result<Results, Failure> {
+    let everything = [
+        Operator::Readout(ReadoutFlags::default()),
+        Operator::Select(SelectFlags::default()),
+        Operator::Kl(KlFlags::default()),
+        Operator::Decode(DecodeFlags::default()),
+        Operator::Step(StepFlags::default()),
+    ];
+    let mut results = Results::default();
+    for operator in args.operator.as_ref().map_or(&everything[..], std::slice::from_ref) {
+        match operator {
+            Operator::Readout(flags) | Operator::Peak(flags) => {
+                for (case, shape) in chosen(&flags.cases, |shape| flags.change(shape))? {
+                    if shape.measured == Measured::Memory {
+                        results.peaks.push(peak::measure(&case, &shape, &passed_on(&args.common, threads))?);
+                    } else {
+                        results.rows.extend(readout::run(bench, &case, &shape)?);
+                    }
+                }
+            }
+            Operator::Select(flags) => {
+                for (case, shape) in chosen(&flags.cases, |shape| flags.change(shape))? {
+                    results.rows.push(select::run(bench, &case, &shape)?);
+                }
+                results.ratios.extend(select::growth(&results.rows));
+            }
+            Operator::Kl(flags) => {
+                for (case, shape) in chosen(&flags.cases, |shape| flags.change(shape))? {
+                    results.rows.extend(kl::run(bench, &case, &shape)?);
+                }
+            }
+            Operator::Decode(flags) => {
+                for (case, shape) in chosen(&flags.cases, |shape| flags.change(shape))? {
+                    results.rows.push(decode::run(bench, &case, &shape)?);
+                }
+            }
+            Operator::Step(flags) => {
+                for step in step::chosen(flags.config.as_deref(), &flags.variants)? {
+                    results.rows.push(step::run(bench, &step)?);
+                }
+            }
+        }
+    }
+    Ok(results)
+}
+
+/// The flags that the process which measures memory shares with this one.
+fn passed_on(common: &Common, threads: usize) -> [String; 2] {
+    [format!("--backend={}", common.backend.name()), format!("--threads={threads}")]
+}
