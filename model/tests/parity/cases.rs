@@ -4,6 +4,8 @@
 //! Kernels are compiled for the sizes that they meet, and a software adapter is slow at that: what only probes the
 //! loops of the CPU code (odd sizes, other ranks of the same kind) is marked `on_cpu`, everything else runs `everywhere`.
 
+use csa2_model::ops::AdamwStep;
+
 use super::driver::{Case, Lists};
 use super::elementwise::{RmsNorm, Rows, Swiglu};
 use super::kl::{self, Kl, Teacher};
@@ -11,6 +13,7 @@ use super::mass::{Mass, Range};
 use super::readout::{Readout, Values};
 use super::rotate::Rotate;
 use super::select::{self, Select};
+use super::update::{Adamw, CrossEntropy};
 
 const fn everywhere<O: Copy>(name: &'static str, operator: O) -> Case<O> {
     Case { name, operator, everywhere: true }
@@ -309,4 +312,31 @@ pub const SWIGLU: &[Case<Swiglu>] = &[
     everywhere("rows of 512", Swiglu(Rows { width: 512, ..ROWS })),
     everywhere("S = 1", Swiglu(Rows { batch: 1, seq: 1, ..ROWS })),
     everywhere("S = 8193", Swiglu(Rows { batch: 1, seq: 8193, ..ROWS })),
+];
+
+const LOGITS: CrossEntropy = CrossEntropy { rows: 21, vocabulary: 11, unit: 1.0, outside: None };
+
+pub const CROSS_ENTROPY: &[Case<CrossEntropy>] = &[
+    everywhere("11 symbols", LOGITS),
+    everywhere("logits far from 0", CrossEntropy { unit: 200.0, ..LOGITS }),
+    everywhere("equal logits", CrossEntropy { unit: 0.0, ..LOGITS }),
+    everywhere("one row", CrossEntropy { rows: 1, ..LOGITS }),
+    everywhere("one symbol", CrossEntropy { vocabulary: 1, ..LOGITS }),
+    everywhere("256 symbols", CrossEntropy { vocabulary: 256, ..LOGITS }),
+    everywhere("more rows than a task takes", CrossEntropy { rows: 8193, vocabulary: 5, ..LOGITS }),
+    everywhere("a target beyond the vocabulary", CrossEntropy { outside: Some(11), ..LOGITS }),
+    everywhere("a target below 0", CrossEntropy { outside: Some(-1), ..LOGITS }),
+];
+
+const STEP: AdamwStep =
+    AdamwStep { rate: 3e-3, factor: 1.0, betas: [0.9, 0.95], epsilon: 1e-8, weight_decay: 0.01, step: 7 };
+
+pub const ADAMW: &[Case<Adamw>] = &[
+    everywhere("a step", Adamw { count: 37, step: STEP }),
+    everywhere("the first step", Adamw { count: 37, step: AdamwStep { step: 1, ..STEP } }),
+    everywhere("a late step", Adamw { count: 37, step: AdamwStep { step: 100_000, ..STEP } }),
+    everywhere("clipped", Adamw { count: 37, step: AdamwStep { factor: 0.01, ..STEP } }),
+    everywhere("no decay", Adamw { count: 1, step: AdamwStep { weight_decay: 0.0, ..STEP } }),
+    everywhere("strong decay", Adamw { count: 37, step: AdamwStep { rate: 0.5, weight_decay: 1.0, ..STEP } }),
+    everywhere("more than a task takes", Adamw { count: 40_001, step: STEP }),
 ];

@@ -18,6 +18,7 @@ mod readout;
 mod rotate;
 mod select;
 mod selections;
+mod update;
 
 use burn::tensor::{Int, Tensor, TensorData};
 
@@ -73,6 +74,8 @@ suite! {
     rotate: crate::rotate::Rotate,
     rms_norm: crate::elementwise::RmsNorm,
     swiglu: crate::elementwise::Swiglu,
+    cross_entropy: crate::update::CrossEntropy,
+    adamw: crate::update::Adamw,
 }
 
 /// The same numbers, laid out in memory row by row.

@@ -153,7 +153,13 @@ impl<'a, T: Real> Sequence<'a, T> {
         // The sink is an entry with vector 0. An infinite one makes the row not a number, as in the definition.
         max.copy_from_slice(self.sink);
         for (sum, &sink) in sum.iter_mut().zip(self.sink) {
-            *sum = if sink == T::neg_infinity() { T::zero() } else { (sink - sink).exp() };
+            *sum = if sink.is_finite() {
+                T::one()
+            } else if sink == T::neg_infinity() {
+                T::zero()
+            } else {
+                T::nan()
+            };
         }
         output.fill(T::zero());
         for (which, list) in lists.iter().enumerate() {
