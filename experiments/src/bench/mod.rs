@@ -103,7 +103,7 @@ impl Row {
     }
 }
 
-/// Two measurements of one run, one over the other.
+/// One measurement over another, of one run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ratio {
     /// What is compared, as a sentence without its number.

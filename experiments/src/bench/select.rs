@@ -3,7 +3,7 @@
 use burn::tensor::{Device, Int, Tensor};
 use csa2_model::ops::{self, PoolUse, SelectSpec, Selection};
 
-use super::{Bench, BenchError, Ratio, Row, Shape, Sizes, Subject, Work, inputs};
+use super::{Bench, BenchError, Ratio, Row, Shape, Sizes, Subject, Work, inputs, timing};
 
 /// A pool to search in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,15 +148,26 @@ pub fn run(bench: &Bench, case: &str, shape: &Select) -> Result<Row, BenchError>
     })
 }
 
-/// How much longer a search in a pool takes when there are 16 times as many entries outside it; 1 is the aim.
-pub fn growth(rows: &[Row]) -> Option<Ratio> {
-    let find =
-        |name: &str| rows.iter().find(|row| row.subject.operator == Select::OPERATOR && row.subject.case == name);
-    let (few, many) = (find(POOLED[0])?, find(POOLED[1])?);
-    Some(Ratio {
-        what: "select in a pool of 2048x8, one query: time at N = 512K over time at N = 32K".into(),
-        value: many.timing.median / few.timing.median,
-    })
+/// How much longer a search in a pool takes when there are 16 times as many entries outside it; 1 is the aim. None unless
+/// both of these cases are among the `cases`, unchanged. They are timed in turn.
+///
+/// # Errors
+/// When the device fails.
+pub fn growth(bench: &Bench, cases: &[(String, Select)]) -> Result<Option<Ratio>, BenchError> {
+    let find = |name: &str| cases.iter().find(|(case, _)| case == name).map(|(_, shape)| shape);
+    let (Some(few), Some(many)) = (find(POOLED[0]), find(POOLED[1])) else { return Ok(None) };
+    let inputs = [few, many].map(|shape| Inputs::new(shape, &bench.device));
+    let run = |index: usize| {
+        let inputs = &inputs[index];
+        move || {
+            let _selection = inputs.run();
+        }
+    };
+    let [few, many] = timing::in_turn(bench.effort, &bench.device, run(0), run(1))?;
+    Ok(Some(Ratio {
+        what: "select in a pool of 2048x8, one query: time at N = 512K over time at N = 32K, in turn".into(),
+        value: timing::median(&many) / timing::median(&few),
+    }))
 }
 
 #[cfg(test)]
@@ -186,9 +197,10 @@ mod tests {
             assert!(blocks.contains(&(entry / 4)), "{entry} in {blocks:?}");
         }
         let bench = Bench::new(Device::flex(), Effort { repetitions: 1, seconds: 0.0 });
-        let mut rows = vec![run(&bench, POOLED[0], &shape).unwrap()];
-        assert_eq!(growth(&rows), None);
-        rows.push(run(&bench, POOLED[1], &shape).unwrap());
-        assert!(growth(&rows).unwrap().value > 0.0);
+        assert!(run(&bench, "tiny", &shape).unwrap().share().unwrap() > 0.0);
+        let mut cases = vec![(POOLED[0].to_owned(), shape)];
+        assert_eq!(growth(&bench, &cases).unwrap(), None);
+        cases.push((POOLED[1].to_owned(), Select { entries: 128, ..shape }));
+        assert!(growth(&bench, &cases).unwrap().unwrap().value > 0.0);
     }
 }

@@ -68,6 +68,23 @@ pub(super) fn repeat<T>(
     Ok((seconds, results))
 }
 
+/// Runs `one` and `other` in turn, so that both meet the same machine, and returns the seconds of each.
+pub(super) fn in_turn(
+    effort: Effort,
+    device: &Device,
+    mut one: impl FnMut(),
+    mut other: impl FnMut(),
+) -> Result<[Vec<f64>; 2], BenchError> {
+    let once = |run: &mut dyn FnMut()| -> Result<f64, BenchError> {
+        let start = Instant::now();
+        run();
+        device.sync()?;
+        Ok(start.elapsed().as_secs_f64())
+    };
+    let (_, pairs) = repeat(effort, device, || Ok([once(&mut one)?, once(&mut other)?]))?;
+    Ok([0, 1].map(|which| pairs.iter().map(|pair| pair[which]).collect()))
+}
+
 pub(super) fn median(values: &[f64]) -> f64 {
     quantile(values, 0.5)
 }

@@ -143,10 +143,11 @@ fn measure(args: &Args, bench: &Bench, threads: usize) -> Result<Results, Failur
                 }
             }
             Operator::Select(flags) => {
-                for (case, shape) in chosen(&flags.cases, |shape| flags.change(shape))? {
-                    results.rows.push(select::run(bench, &case, &shape)?);
+                let cases = chosen(&flags.cases, |shape| flags.change(shape))?;
+                for (case, shape) in &cases {
+                    results.rows.push(select::run(bench, case, shape)?);
                 }
-                results.ratios.extend(select::growth(&results.rows));
+                results.ratios.extend(select::growth(bench, &cases)?);
             }
             Operator::Kl(flags) => {
                 for (case, shape) in chosen(&flags.cases, |shape| flags.change(shape))? {
