@@ -172,6 +172,8 @@ pub const SELECT: &[Case<Select>] = &[
     everywhere("zeros of either sign, one head", Select { scores: select::Scores::Zeros, heads: 1, ..TIES }),
     // Extremes.
     everywhere("huge scores", Select { scores: select::Scores::Huge, ..TIES }),
+    everywhere("infinite scores, a pool of one block", Select { scores: select::Scores::Infinite, blocks: 1, ..TIES }),
+    everywhere("infinite scores", Select { scores: select::Scores::Infinite, ..TIES }),
     everywhere("scores that are not numbers", Select { scores: select::Scores::NotANumber, ..TIES }),
     everywhere("views", Select { views: true, ..CHOOSE }),
     // Numbers of entries.

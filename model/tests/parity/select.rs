@@ -46,6 +46,8 @@ pub enum Scores {
     Equal,
     /// Zeros of either sign, and whole numbers of either sign.
     Zeros,
+    /// Whole numbers, but the second entry is infinitely good.
+    Infinite,
     /// Whole numbers, but the scores of the fourth entry are not.
     NotANumber,
 }
@@ -90,10 +92,21 @@ impl Scored {
                 }
                 scored
             }
+            Scores::Infinite => {
+                let mut scored = whole([1, 1, 2], [1.0; 3]);
+                scored.q.values.iter_mut().for_each(|value| *value = value.abs() + 1.0);
+                scored.weights.values.iter_mut().for_each(|value| *value = value.abs() + 1.0);
+                scored
+            }
         };
-        if select.scores == Scores::NotANumber {
+        let special = match select.scores {
+            Scores::Infinite => Some((1, f64::INFINITY)),
+            Scores::NotANumber => Some((3, f64::NAN)),
+            _ => None,
+        };
+        if let Some((entry, value)) = special {
             for keys in scored.keys.values.chunks_mut(rows * dim) {
-                keys[3 * dim..4 * dim].fill(f64::NAN);
+                keys[entry * dim..(entry + 1) * dim].fill(value);
             }
         }
         scored
