@@ -127,12 +127,8 @@ fn a_run_that_diverges_makes_the_command_fail_and_the_others_count() {
     let (windows, shared) = (&json["ablations"][0]["variants"][0], &json["ablations"][0]["variants"][1]);
     assert_eq!((&windows["n"], &windows["missing"]), (&1.into(), &serde_json::json!([])));
     let reason = shared["missing"][0]["reason"].as_str().unwrap();
-    for part in [
-        "failed: step ",
-        "is not finite; first seen in ",
-        "layers.0",
-        "the last good checkpoint is that of step 5 (out/",
-    ] {
+    // Which layer overflows first hangs on the last digit of the arithmetic.
+    for part in ["failed: step ", "is not finite; first seen in ", "the last good checkpoint is that of step 5 (out/"] {
         assert!(reason.contains(part), "{reason}");
     }
     assert!(fs::read_to_string(lab.path().join("out/report.html")).unwrap().contains("is not finite"));

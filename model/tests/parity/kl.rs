@@ -63,8 +63,6 @@ pub struct Numbers {
 
 impl Operator for Kl {
     const NAME: &'static str = "index_kl";
-    // Burn's gather adds up the gradients of an entry that is listed more than once in any order.
-    const ANY_ORDER_ON_GPU: &[&str] = &["query gradient", "key gradient", "weight gradient"];
     type Inputs = Numbers;
 
     fn table() -> &'static [Case<Self>] {

@@ -55,7 +55,6 @@ pub struct Numbers {
 impl Operator for Readout {
     const NAME: &'static str = "readout";
     // Burn's gather adds up the gradients of an entry that is listed more than once in any order.
-    const ANY_ORDER_ON_GPU: &[&str] = &["window gradient", "main gradient"];
     type Inputs = Numbers;
 
     fn table() -> &'static [Case<Self>] {

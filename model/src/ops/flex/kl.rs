@@ -101,9 +101,10 @@ impl<T: Real> Scratch<T> {
         self.teacher.extend_from_slice(&self.student);
         let sum = exp_all(simd, &mut self.teacher[count..], T::one(), max);
         self.teacher.truncate(count);
-        let log_sum = max + sum.ln();
+        let log_sum = sum.ln();
         for (student, teacher) in self.student.iter_mut().zip(&mut self.teacher) {
-            *student = *student - log_sum;
+            // In this order: `max + log_sum` would be rounded at the size of the scores.
+            *student = (*student - max) - log_sum;
             *teacher = *teacher / mass;
         }
         true
