@@ -54,7 +54,6 @@ pub struct Numbers {
 
 impl Operator for Readout {
     const NAME: &'static str = "readout";
-    // Burn's gather adds up the gradients of an entry that is listed more than once in any order.
     type Inputs = Numbers;
 
     fn table() -> &'static [Case<Self>] {

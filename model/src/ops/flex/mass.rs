@@ -5,6 +5,7 @@ use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::products::{Listed, inner_products};
+use super::readout::scale_into;
 use super::simd::{Real, dispatch, exp_all};
 use super::{FlexTensor, Indices, Rows, tensor, with_real};
 use crate::ops::MassBackend;
@@ -32,6 +33,7 @@ impl<T: Real> WithSimd for Task<'_, T> {
         let [_, entries, _] = self.main.dims();
         let width = self.range.values().len() / (batch * seq);
         let (mut list, mut places, mut logits) = (Vec::new(), Vec::new(), Vec::new());
+        let mut scaled = vec![T::zero(); heads * dim];
         for (i, masses) in self.masses.chunks_exact_mut(width).enumerate() {
             let at = self.first + i;
             list.clear();
@@ -47,9 +49,12 @@ impl<T: Real> WithSimd for Task<'_, T> {
             }
             let entries = Listed { values: self.main.part(at / seq, entries * dim), list: &list, dim };
             logits.resize(heads * list.len(), T::zero());
-            inner_products(simd, self.q.part(at, heads * dim), entries, &mut logits, list.len());
+            // Scaled before the product, as in the read-out: then logits and its log-sum-exp are rounded alike, and no weight
+            // exceeds 1 however large they are.
+            scale_into(simd, &mut scaled, self.q.part(at, heads * dim), self.scale);
+            inner_products(simd, &scaled, entries, &mut logits, list.len());
             for (logits, &lse) in logits.chunks_exact_mut(list.len()).zip(self.lse.part(at, heads)) {
-                exp_all(simd, logits, self.scale, lse);
+                exp_all(simd, logits, T::one(), lse);
                 for (&place, &p) in places.iter().zip(&*logits) {
                     masses[place] += p;
                 }

@@ -270,7 +270,7 @@ impl<T> Gradients<'_, T> {
 
 /// `out = factor * x`.
 #[inline(always)]
-fn scale_into<T: Real, S: Simd>(simd: S, out: &mut [T], x: &[T], factor: T) {
+pub(super) fn scale_into<T: Real, S: Simd>(simd: S, out: &mut [T], x: &[T], factor: T) {
     out.copy_from_slice(x);
     scale_by(simd, out, factor);
 }
