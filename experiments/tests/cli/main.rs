@@ -8,3 +8,5 @@ mod folders;
 mod interruption;
 mod output;
 mod streams;
+#[cfg(feature = "wgpu")]
+mod two_backends;

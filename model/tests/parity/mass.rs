@@ -117,3 +117,25 @@ fn a_higher_sink_or_window_logit_takes_mass_from_every_entry() {
     }
     assert!(mass(1.5, 0.1)[0] < mass(0.0, 0.1)[0] && mass(0.0, 0.9)[0] < mass(0.0, 0.1)[0]);
 }
+
+/// The read-out's log-sum-exp and the mass are rounded alike: no weight exceeds 1, however large the logits are.
+#[test]
+fn a_weight_is_at_most_one_at_logits_of_every_size() {
+    let (heads, dim) = (2, 40);
+    for unit in [1.0, 1e3, 1e5] {
+        for seed in 0..5 {
+            let device = Device::flex();
+            let mut source = Source::new(200 + seed);
+            let mut normal = |dims: [usize; 3]| source.normal::<3>(dims, &device, DType::F32).mul_scalar(unit);
+            let q = normal([1, 5, heads * dim]).reshape([1, 5, heads, dim]);
+            let (window, main) = (normal([1, 5, dim]), normal([1, 6, dim]));
+            let sink = Tensor::<1>::zeros([heads], &device);
+            let topk = rows([[0, 3, 5, -1], [1, -1, -1, -1], [4, 5, 0, 2], [0, 1, 2, 3], [2, 3, 4, -1]]);
+            let scale = (dim as f64).powf(-0.5);
+            let (_, lse) = ops::readout(q.clone(), window, main.clone(), sink, topk.clone(), 2, scale);
+            let mass = numbers(ops::attention_mass(q, main, lse, topk, scale));
+            assert!(mass.iter().all(|&mass| mass <= heads as f64 * (1.0 + 1e-5)), "{unit} {seed}: {mass:?}");
+            assert!(mass.iter().any(|&mass| mass > 0.0), "{unit} {seed}: {mass:?}");
+        }
+    }
+}
