@@ -9,9 +9,9 @@ use super::common::{Lab, TINY};
 
 /// Forty steps of every mode that shares something, with a pool.
 fn ablation() -> String {
-    let more = "\n[[variant]]\nname = \"pool\"\nlayers = \"full@2+pool reindex stale@2\"\n";
-    let pool = "pool = { blocks = 2, block_size = 1 }\nffn = ";
-    TINY.replace("tokens = 2_240", "tokens = 4_480").replace("ffn = ", pool) + more
+    let more = "\n[[variant]]\nname = \"pool\"\nlayers = \"full@2+pool reindex stale@2\"\n\
+                model.pool = { blocks = 2, block_size = 1 }\n";
+    TINY.replace("tokens = 2_240", "tokens = 4_480") + more
 }
 
 /// Every line of measurements of every run below `folder`, by path.
