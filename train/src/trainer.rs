@@ -11,6 +11,7 @@ use burn::tensor::{DType, Device, Tensor, TensorReadError};
 use csa2_model::attention::{Context, Phase};
 use csa2_model::init::initialize;
 use csa2_model::model::{BuildError, Model, ModelOutput};
+use csa2_model::ops::NAN_ROW;
 use thiserror::Error;
 
 use crate::checkpoints::{Store, StoreError};
@@ -187,7 +188,7 @@ impl Trainer<'_> {
         // A run that was killed after its last checkpoint has nothing left to train, but is measured again.
         let values = match last {
             Some(values) => values,
-            None => self.evaluate(&now.model, &measuring)?,
+            None => self.evaluate(&now, &measuring)?,
         };
         let tokens = now.step * self.config.train.tokens_per_step(seq);
         Ok(Outcome::Finished(Finished { steps: now.step, tokens, values, seconds: now.seconds() }))
@@ -304,13 +305,25 @@ impl Trainer<'_> {
 
     /// Evaluates and writes the values down.
     fn measure(&self, now: &mut Progress, cx: &Context) -> Result<BTreeMap<String, f64>, TrainError> {
-        let values = self.evaluate(&now.model, cx)?;
+        let values = self.evaluate(now, cx)?;
         self.append(now, Split::Validation, cx.phase, values.clone())?;
         Ok(values)
     }
 
-    fn evaluate(&self, model: &Model, cx: &Context) -> Result<BTreeMap<String, f64>, TensorReadError> {
-        evaluate(&model.valid(), &*self.task, cx, self.config.train.batch, &self.device)
+    /// The evaluation set's values. An accuracy would be a number even where answers are not: the loss decides.
+    fn evaluate(&self, now: &Progress, cx: &Context) -> Result<BTreeMap<String, f64>, TrainError> {
+        let (model, rows) = (now.model.valid(), self.config.train.batch);
+        let values = evaluate(&model, &*self.task, cx, rows, &self.device)?;
+        if values.get("loss").is_none_or(|loss| loss.is_finite()) {
+            return Ok(values);
+        }
+        for index in 0..self.task.eval_batches(rows) {
+            let batch = self.task.eval_batch(index, rows);
+            if let Some(place) = self.broken_layer(&model, &batch, cx, &self.device)? {
+                return Err(self.not_finite(now, "the evaluation's loss", place));
+            }
+        }
+        Err(self.not_finite(now, "the evaluation's loss", "the head".into()))
     }
 
     fn append(
@@ -329,7 +342,30 @@ impl Trainer<'_> {
         TrainError::NotFinite { step: now.step, what, place, checkpoint: now.checkpoint.map(|step| (path, step)) }
     }
 
-    /// Runs the batch again and looks at the residual stream after every layer.
+    /// Runs a batch again: the first layer behind which the residual stream is not finite, and whether that layer's index
+    /// scores are to blame.
+    fn broken_layer(
+        &self,
+        model: &Model,
+        batch: &Batch,
+        cx: &Context,
+        device: &Device,
+    ) -> Result<Option<String>, TensorReadError> {
+        let mut first = Ok(None);
+        let output = model.forward_watched(tokens(batch, device), &cx.clone().with_trace(true), |layer, x| {
+            if let Ok(None) = first {
+                first = finite(x.clone().abs().sum()).map(|fine| (!fine).then_some(layer));
+            }
+        });
+        let Some(layer) = first? else { return Ok(None) };
+        let mode = model.layers()[layer].attention().mode();
+        let trace = &output.traces[layer];
+        let unranked = trace.index_query.is_some() && trace.topk.clone().min().try_into_scalar::<i32>()? == NAN_ROW;
+        let what = if unranked { "the index scores of layer" } else { "the residual stream after layer" };
+        Ok(Some(format!("{what} {layer} ({mode})")))
+    }
+
+    /// Runs the batch again and looks where it goes wrong first.
     fn not_finite_loss(
         &self,
         now: &Progress,
@@ -337,17 +373,11 @@ impl Trainer<'_> {
         cx: &Context,
         device: &Device,
     ) -> Result<TrainError, TrainError> {
-        let mut first = Ok(None);
-        let output = now.model.forward_watched(tokens(batch, device), cx, |layer, x| {
-            if let Ok(None) = first {
-                first = finite(x.clone().abs().sum()).map(|fine| (!fine).then_some(layer));
-            }
-        });
-        let mode = |layer: usize| now.model.layers()[layer].attention().mode();
-        if let Some(layer) = first? {
-            let place = format!("the residual stream after layer {layer} ({})", mode(layer));
+        if let Some(place) = self.broken_layer(&now.model, batch, cx, device)? {
             return Ok(self.not_finite(now, "the loss", place));
         }
+        let output = now.model.forward(tokens(batch, device), cx);
+        let mode = |layer: usize| now.model.layers()[layer].attention().mode();
         for (layer, loss) in &output.index_losses {
             if !finite(loss.clone().mul_scalar(self.config.train.index_loss))? {
                 let place = format!("the indexer's loss of layer {layer} ({})", mode(*layer));

@@ -1,5 +1,7 @@
 //! Runs that fail by themselves, and files that were damaged.
 
+use csa2_model::checkpoint;
+
 use super::*;
 
 #[test]
@@ -53,6 +55,24 @@ fn what_diverges_is_told_by_its_place() {
         assert!(failure.starts_with("step 0: ") && failure.contains(place), "{failure}");
         assert!(failure.ends_with("there is no checkpoint before it"), "{failure}");
     }
+}
+
+#[test]
+fn index_scores_that_are_not_numbers_are_told_by_their_layer() {
+    let lab = Lab::new();
+    lab.done(TINY);
+    let dir = lab.dir("shared", 0);
+    // As if the run had been killed between its last checkpoint and its end, with one broken number in the indexer.
+    fs::remove_file(summary_path(&dir)).unwrap();
+    let path = dir.join("checkpoint/model-00000020.safetensors");
+    let mut weights = checkpoint::decode(&fs::read(&path).unwrap(), "model").unwrap();
+    let name = weights.keys().find(|name| name.ends_with("indexer.weights_proj.weight")).unwrap().clone();
+    weights.get_mut(&name).unwrap().values[0] = f32::NAN;
+    fs::write(&path, checkpoint::encode(&weights).unwrap()).unwrap();
+    lab.done(TINY);
+    let failure = lab.summary("shared", 0).failure.unwrap();
+    let expected = "step 20: the evaluation's loss is not finite; first seen in the index scores of layer 0 (full); ";
+    assert!(failure.starts_with(expected), "{failure}");
 }
 
 #[test]
