@@ -12,3 +12,4 @@ pub mod init;
 pub mod mix;
 pub mod model;
 pub mod ops;
+pub mod quant;
