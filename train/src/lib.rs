@@ -4,6 +4,7 @@ pub mod checkpoints;
 pub mod config;
 pub mod corpus;
 pub mod evaluate;
+mod faults;
 pub mod files;
 pub mod losses;
 pub mod metrics;

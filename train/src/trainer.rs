@@ -11,12 +11,12 @@ use burn::tensor::{DType, Device, Tensor, TensorReadError};
 use csa2_model::attention::{Context, Phase};
 use csa2_model::init::initialize;
 use csa2_model::model::{BuildError, Model, ModelOutput};
-use csa2_model::ops::NAN_ROW;
 use thiserror::Error;
 
 use crate::checkpoints::{Store, StoreError};
 use crate::config::{RunConfig, RunConfigError};
 use crate::evaluate::{Tally, evaluate, tokens};
+use crate::faults::{broken_layer, finite};
 use crate::files::{self, FileError};
 use crate::metrics::{MetricLine, MetricsFile, Split};
 use crate::optimizer::{GradientNorms, Optimizer};
@@ -319,7 +319,7 @@ impl Trainer<'_> {
         }
         for index in 0..self.task.eval_batches(rows) {
             let batch = self.task.eval_batch(index, rows);
-            if let Some(place) = self.broken_layer(&model, &batch, cx, &self.device)? {
+            if let Some(place) = broken_layer(&model, &batch, cx, &self.device)? {
                 return Err(self.not_finite(now, "the evaluation's loss", place));
             }
         }
@@ -342,29 +342,6 @@ impl Trainer<'_> {
         TrainError::NotFinite { step: now.step, what, place, checkpoint: now.checkpoint.map(|step| (path, step)) }
     }
 
-    /// Runs a batch again: the first layer behind which the residual stream is not finite, and whether that layer's index
-    /// scores are to blame.
-    fn broken_layer(
-        &self,
-        model: &Model,
-        batch: &Batch,
-        cx: &Context,
-        device: &Device,
-    ) -> Result<Option<String>, TensorReadError> {
-        let mut first = Ok(None);
-        let output = model.forward_watched(tokens(batch, device), &cx.clone().with_trace(true), |layer, x| {
-            if let Ok(None) = first {
-                first = finite(x.clone().abs().sum()).map(|fine| (!fine).then_some(layer));
-            }
-        });
-        let Some(layer) = first? else { return Ok(None) };
-        let mode = model.layers()[layer].attention().mode();
-        let trace = &output.traces[layer];
-        let unranked = trace.index_query.is_some() && trace.topk.clone().min().try_into_scalar::<i32>()? == NAN_ROW;
-        let what = if unranked { "the index scores of layer" } else { "the residual stream after layer" };
-        Ok(Some(format!("{what} {layer} ({mode})")))
-    }
-
     /// Runs the batch again and looks where it goes wrong first.
     fn not_finite_loss(
         &self,
@@ -373,7 +350,7 @@ impl Trainer<'_> {
         cx: &Context,
         device: &Device,
     ) -> Result<TrainError, TrainError> {
-        if let Some(place) = self.broken_layer(&now.model, batch, cx, device)? {
+        if let Some(place) = broken_layer(&now.model, batch, cx, device)? {
             return Ok(self.not_finite(now, "the loss", place));
         }
         let output = now.model.forward(tokens(batch, device), cx);
@@ -392,8 +369,4 @@ impl Trainer<'_> {
         }
         Ok(self.not_finite(now, "the loss", "the head".into()))
     }
-}
-
-fn finite(sum: Tensor<1>) -> Result<bool, TensorReadError> {
-    Ok(sum.try_into_scalar::<f32>()?.is_finite())
 }

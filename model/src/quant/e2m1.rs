@@ -9,11 +9,12 @@ pub(super) const LARGEST: f32 = 6.0;
 /// The code nearest to `x`, ties to the even code; beyond the grid its end.
 pub(super) fn encode(x: f32) -> u8 {
     let size = x.abs();
-    // Midpoints between neighbours: at one of them the even neighbour wins, the lower one where its place is even.
+    // How many midpoints between neighbours lie below: at one of them the even neighbour wins, which is the upper one where
+    // the lower has an odd place.
     let place = (0..7)
         .filter(|&lower| {
             let middle = f32::midpoint(GRID[lower], GRID[lower + 1]);
-            size > middle || (size == middle && lower % 2 == 1)
+            if lower % 2 == 1 { size >= middle } else { size > middle }
         })
         .count();
     place as u8 | u8::from(x.is_sign_negative()) << 3
