@@ -2,6 +2,7 @@
 
 use burn::tensor::Device;
 use clap::ValueEnum;
+use csa2_model::ops::GPU_CHANNELS;
 use thiserror::Error;
 
 /// A backend that is compiled in.
@@ -100,6 +101,18 @@ impl Backend {
             });
         }
         missing
+    }
+
+    /// Refuses vectors that this backend's operators cannot hold; `what` names them, as in `model.head_dim = 2048`.
+    ///
+    /// # Errors
+    /// When `channels` are too many.
+    pub fn holds(self, what: &str, channels: usize) -> Result<(), BackendError> {
+        if self == Self::Flex || channels <= GPU_CHANNELS {
+            return Ok(());
+        }
+        let wrong = format!("{what}: vectors have at most {GPU_CHANNELS} channels there");
+        Err(BackendError { backend: self.name(), wrong, right: "use shorter ones, or the backend flex" })
     }
 
     /// The device to compute on.

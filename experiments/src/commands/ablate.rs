@@ -48,6 +48,12 @@ const INTERRUPTED: u8 = 130;
 /// When the configuration is wrong, or files or device fail.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let config = AblationConfig::load(&args.config)?;
+    for variant in &config.variants {
+        let model = &variant.run.model;
+        for (key, channels) in [("head_dim", model.head_dim), ("index_dim", model.index_dim)] {
+            args.backend.holds(&format!("variant {:?}: `model.{key} = {channels}`", variant.name), channels)?;
+        }
+    }
     let out = args.out.clone().unwrap_or_else(|| Path::new("runs").join(&config.section.name));
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = usize::from(args.threads);

@@ -10,7 +10,9 @@ use self::flags::{DecodeFlags, KlFlags, ReadoutFlags, SelectFlags, StepFlags};
 use super::Failure;
 use crate::backend::Backend;
 use crate::bench::readout::Measured;
-use crate::bench::{Bench, Effort, Results, chosen, decode, kl, peak, readout, render_json, render_text, select, step};
+use crate::bench::{
+    Bench, Effort, Results, Shape, chosen, decode, kl, peak, readout, render_json, render_text, select, step,
+};
 use crate::say::say;
 
 /// Arguments of `csa2 bench`.
@@ -130,11 +132,12 @@ fn measure(args: &Args, bench: &Bench, threads: usize) -> Result<Results, Failur
         Operator::Decode(DecodeFlags::default()),
         Operator::Step(StepFlags::default()),
     ];
+    let backend = args.common.backend;
     let mut results = Results::default();
     for operator in args.operator.as_ref().map_or(&everything[..], std::slice::from_ref) {
         match operator {
             Operator::Readout(flags) | Operator::Peak(flags) => {
-                for (case, shape) in chosen(&flags.cases, |shape| flags.change(shape))? {
+                for (case, shape) in held(backend, &flags.cases, |shape| flags.change(shape))? {
                     if shape.measured == Measured::Memory {
                         results.peaks.push(peak::measure(&case, &shape, &passed_on(&args.common, threads))?);
                     } else {
@@ -143,30 +146,43 @@ fn measure(args: &Args, bench: &Bench, threads: usize) -> Result<Results, Failur
                 }
             }
             Operator::Select(flags) => {
-                let cases = chosen(&flags.cases, |shape| flags.change(shape))?;
+                let cases = held(backend, &flags.cases, |shape| flags.change(shape))?;
                 for (case, shape) in &cases {
                     results.rows.push(select::run(bench, case, shape)?);
                 }
                 results.ratios.extend(select::growth(bench, &cases)?);
             }
             Operator::Kl(flags) => {
-                for (case, shape) in chosen(&flags.cases, |shape| flags.change(shape))? {
+                for (case, shape) in held(backend, &flags.cases, |shape| flags.change(shape))? {
                     results.rows.extend(kl::run(bench, &case, &shape)?);
                 }
             }
             Operator::Decode(flags) => {
-                for (case, shape) in chosen(&flags.cases, |shape| flags.change(shape))? {
+                for (case, shape) in held(backend, &flags.cases, |shape| flags.change(shape))? {
                     results.rows.push(decode::run(bench, &case, &shape)?);
                 }
             }
             Operator::Step(flags) => {
                 for step in step::chosen(flags.config.as_deref(), &flags.variants)? {
+                    backend.holds(&format!("variant {:?}", step.name), step.run.model.head_dim)?;
+                    backend.holds(&format!("variant {:?}", step.name), step.run.model.index_dim)?;
                     results.rows.push(step::run(bench, &step)?);
                 }
             }
         }
     }
     Ok(results)
+}
+
+/// The cases asked for, if the backend's operators can hold their vectors.
+fn held<S: Shape>(backend: Backend, names: &[String], change: impl Fn(S) -> S) -> Result<Vec<(String, S)>, Failure> {
+    let cases = chosen(names, change)?;
+    for (case, shape) in &cases {
+        for (flag, value) in shape.sizes().into_iter().filter(|(flag, _)| ["dim", "index-dim"].contains(flag)) {
+            backend.holds(&format!("case {case}: --{flag} {value}"), value)?;
+        }
+    }
+    Ok(cases)
 }
 
 /// The flags that the process which measures memory shares with this one.

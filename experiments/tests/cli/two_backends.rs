@@ -56,3 +56,18 @@ fn an_ablation_measures_on_wgpu_what_it_measures_on_the_cpu() {
         }
     }
 }
+
+/// What a GPU's operators cannot hold is refused before anything is written.
+#[test]
+fn two_backends_long_vectors_are_refused_where_they_do_not_fit() {
+    let lab = Lab::with(&TINY.replace("head_dim = 8", "head_dim = 2048"));
+    let message = lab.csa2(&["ablate", "tiny.toml", "--out", "out", "--backend", "wgpu"]).refused();
+    let expected = "backend wgpu: variant \"windows\": `model.head_dim = 2048`: vectors have at most 1024 channels there; \
+                    use shorter ones, or the backend flex";
+    assert!(message.contains(expected), "{message}");
+    assert!(!lab.path().join("out").exists());
+    let ran = lab.csa2(&["bench", "kl", "--index-dim", "1025", "--quick", "--backend", "wgpu"]);
+    let no_adapter = ran.err.contains("there is no device that it can use");
+    assert!(ran.code == Some(1), "{ran:?}");
+    assert!(no_adapter || ran.err.contains("--index-dim 1025: vectors have at most"), "{ran:?}");
+}

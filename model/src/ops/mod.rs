@@ -42,6 +42,9 @@ pub use rotate::{RotateBackend, rotate};
 pub use select::{PoolUse, SelectBackend, SelectSpec, Selection, index_select};
 pub use swiglu::{SwigluBackend, swiglu};
 
+/// The longest vector that the operators take on a GPU, in channels: a workgroup holds some of them in 32 KiB.
+pub const GPU_CHANNELS: usize = 1024;
+
 /// No entry: fills the places of a Top-K row that has fewer than K visible entries. Contributes nothing.
 pub const NO_ENTRY: i32 = -1;
 

@@ -4,6 +4,7 @@
 use cubecl::prelude::*;
 
 use super::shared::THREADS;
+use crate::ops::GPU_CHANNELS;
 
 /// How a workgroup cuts up a query. The sizes keep every kernel under 32 KiB of shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -19,7 +20,7 @@ pub(super) struct Tile {
 impl Tile {
     pub(super) fn new(heads: usize, dim: usize, backward: bool) -> Self {
         let channels = dim.div_ceil(THREADS);
-        assert!(channels <= 8, "the GPU operators hold vectors of up to 1024 channels in shared memory, not of {dim}");
+        assert!(dim <= GPU_CHANNELS, "the GPU operators take vectors of up to {GPU_CHANNELS} channels, not of {dim}");
         if channels > 4 {
             Self { heads: 1, entries: 4, channels }
         } else {
