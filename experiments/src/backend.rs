@@ -121,7 +121,10 @@ impl Backend {
     /// When the machine has no such device; the message says what is missing.
     pub fn device(self) -> Result<Device, BackendError> {
         match self {
-            Self::Flex => Ok(Device::flex()),
+            Self::Flex => {
+                let refuse = |wrong| BackendError { backend: self.name(), wrong, right: "unset it for the widest" };
+                csa2_model::ops::check_registers().map_err(refuse).map(|()| Device::flex())
+            }
             #[cfg(feature = "wgpu")]
             Self::Wgpu => self.probe(|| Device::wgpu(burn::tensor::DeviceKind::DefaultDevice), WGPU_NEEDS),
             #[cfg(feature = "cuda")]

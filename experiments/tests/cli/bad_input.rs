@@ -1,6 +1,6 @@
 //! Configurations that cannot be: exit code 1, one message that says where and what, and no folder of results.
 
-use crate::common::{Lab, TINY, edited};
+use crate::common::{Lab, TINY, command, edited, run};
 
 const TEXT: &str = "kind = \"text\"\nfiles = [\"corpus\"]\nseq_len = 16\ndocument_bytes = 256\nvalidation_share = 0.5\n\
                     eval_sequences = 8\n";
@@ -203,4 +203,15 @@ fn arguments_that_cannot_be() {
     }
     let message = lab.csa2(&["plan", "tiny.toml", "--variant", "none"]).refused();
     assert_eq!(message, "error: tiny.toml: no variant \"none\"; there are: windows, shared\n");
+}
+
+#[test]
+fn an_unknown_restriction_of_registers_is_refused() {
+    let lab = Lab::with(TINY);
+    let mut ablate = command(lab.path(), &["ablate", "tiny.toml", "--out", "out"]);
+    let message = run(ablate.env("CSA2_REGISTERS", "wide")).refused();
+    let expected = "CSA2_REGISTERS is \"wide\"; it can be widest, avx2 or none; unset it for the widest";
+    assert!(message.contains(expected), "{message}");
+    assert!(!lab.path().join("out").exists());
+    run(ablate.env("CSA2_REGISTERS", "none")).fine();
 }

@@ -32,6 +32,9 @@ mod cube;
 #[cfg(feature = "flex")]
 mod flex;
 
+#[cfg(feature = "flex")]
+pub use flex::{REGISTERS, check_registers};
+
 pub use adamw::{AdamwBackend, AdamwStep, adamw};
 pub use cross_entropy::{CrossEntropyBackend, cross_entropy};
 pub use kl::{IndexKlBackend, index_kl};

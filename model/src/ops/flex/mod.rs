@@ -29,6 +29,8 @@ use burn::backend::Flex;
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::tensor::{DType, Element, TensorData};
 
+pub use simd::{REGISTERS, check_registers};
+
 pub(super) use simd::Real;
 
 /// The CPU backend's tensor, whatever its kind.

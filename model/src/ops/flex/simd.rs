@@ -3,8 +3,15 @@
 //! Built on `pulp`, which picks the instruction set at run time. Everything that is called inside a [`WithSimd`] must be
 //! `#[inline(always)]` and must not pass vectors through closures, or the compiler cannot keep them in registers.
 
+use std::env::VarError;
+use std::sync::LazyLock;
+
 use burn::tensor::Element;
 use pulp::{Simd, WithSimd};
+
+/// The environment variable that restricts the CPU operators to narrower registers than the processor has (`avx2`, or `none`),
+/// to see that a result does not hang on them. Sums are then taken in another order: the last bits differ.
+pub const REGISTERS: &str = "CSA2_REGISTERS";
 
 /// Floating-point numbers that the CPU operators compute in, one and a register at a time.
 pub(in super::super) trait Real:
@@ -252,17 +259,55 @@ impl Real for f64 {
     }
 }
 
-/// Runs `work` with the widest registers that this processor has.
+/// Which registers may be used: the environment variable [`REGISTERS`] can ask for narrower ones than there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Registers {
+    Widest,
+    Avx2,
+    None,
+}
+
+/// Read once. What is neither of the known words is answered by whoever starts a run (see [`registers_asked_for`]).
+static ALLOWED: LazyLock<Registers> = LazyLock::new(|| registers_asked_for().unwrap_or(Registers::Widest));
+
+fn registers_asked_for() -> Result<Registers, String> {
+    match std::env::var(REGISTERS) {
+        Err(VarError::NotPresent) => Ok(Registers::Widest),
+        Ok(word) if word == "widest" => Ok(Registers::Widest),
+        Ok(word) if word == "avx2" => Ok(Registers::Avx2),
+        Ok(word) if word == "none" => Ok(Registers::None),
+        Ok(word) => Err(format!("the environment variable {REGISTERS} is {word:?}; it can be widest, avx2 or none")),
+        Err(error) => Err(format!("the environment variable {REGISTERS}: {error}; it can be widest, avx2 or none")),
+    }
+}
+
+/// Whether the environment variable [`REGISTERS`] makes sense.
+///
+/// # Errors
+/// A sentence that says what is wrong and what would be right.
+pub fn check_registers() -> Result<(), String> {
+    registers_asked_for().map(|_| ())
+}
+
+/// Runs `work` with the widest registers that this processor has and that are allowed.
 #[inline]
 pub(in super::super) fn dispatch<W: WithSimd>(work: W) -> W::Output {
+    let allowed = *ALLOWED;
     #[cfg(target_arch = "x86_64")]
     {
-        if let Some(simd) = pulp::x86::V4::try_new() {
+        if allowed == Registers::Widest
+            && let Some(simd) = pulp::x86::V4::try_new()
+        {
             return Simd::vectorize(simd, work);
         }
-        if let Some(simd) = pulp::x86::V3::try_new() {
+        if allowed != Registers::None
+            && let Some(simd) = pulp::x86::V3::try_new()
+        {
             return Simd::vectorize(simd, work);
         }
+    }
+    if allowed == Registers::None {
+        return Simd::vectorize(pulp::Scalar, work);
     }
     pulp::Arch::new().dispatch(work)
 }
