@@ -5,9 +5,9 @@ use burn::nn::{Embedding, EmbeddingConfig, Linear};
 use burn::tensor::{Device, Int, Tensor};
 use thiserror::Error;
 
-use crate::attention::{Context, Shared, Trace};
-use crate::block::{Block, RmsNorm, linear};
-use crate::config::{ConfigError, FfnConfig, ModelConfig, QuantFormat, Residual};
+use crate::attention::{Context, Shared};
+use crate::block::{Block, BlockTrace, RmsNorm, Stream, linear};
+use crate::config::{ConfigError, ModelConfig, QuantFormat, Residual};
 
 /// Why a configuration cannot be built.
 #[derive(Debug, Error)]
@@ -43,6 +43,8 @@ pub struct Model {
     norm: RmsNorm,
     head: Linear,
     hint: Option<HintHead>,
+    #[module(skip)]
+    residual: Residual,
 }
 
 /// A second head that reads the residual stream inside the network: it predicts an intermediate step of the task.
@@ -63,25 +65,19 @@ pub struct ModelOutput {
     /// Layer number and mean KL `[1]` of every layer with an indexer, where the context asks for them.
     pub index_losses: Vec<(usize, Tensor<1>)>,
     /// The layers' intermediate values, where the context asks for them.
-    pub traces: Vec<Trace>,
+    pub traces: Vec<BlockTrace>,
+    /// Layer number and tokens that each expert got, of every layer with experts.
+    pub loads: Vec<(usize, Vec<usize>)>,
 }
 
-/// The sizes that a model needs besides those of its layers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sizes {
-    /// Number of token ids.
-    pub vocabulary: usize,
-    /// Inner width of the feed-forward part.
-    pub width: usize,
-}
-
-/// Finds out, without building anything, whether a configuration can be built; `hint` as in [`Model::new`].
+/// Finds out, without building anything, whether a configuration can be built; `hint` as in [`Model::new`]. Returns the number
+/// of token ids.
 ///
 /// # Errors
 /// When the configuration is wrong, lacks the vocabulary size, or asks for a part that cannot be built yet.
-pub fn check(config: &ModelConfig, hint: Option<usize>) -> Result<Sizes, BuildError> {
+pub fn check(config: &ModelConfig, hint: Option<usize>) -> Result<usize, BuildError> {
     config.validate()?;
-    let width = buildable(config)?;
+    buildable(config)?;
     let vocabulary = config.vocab_size.ok_or_else(|| ConfigError::Missing {
         key: "vocab_size",
         wrong: "the embedding needs it".into(),
@@ -90,12 +86,12 @@ pub fn check(config: &ModelConfig, hint: Option<usize>) -> Result<Sizes, BuildEr
     let layers = config.layers.len();
     match hint.filter(|&layer| layer >= layers) {
         Some(layer) => Err(BuildError::Hint { layer, layers }),
-        None => Ok(Sizes { vocabulary, width }),
+        None => Ok(vocabulary),
     }
 }
 
 /// Refuses what this version can plan but not build.
-fn buildable(config: &ModelConfig) -> Result<usize, BuildError> {
+fn buildable(config: &ModelConfig) -> Result<(), BuildError> {
     let refuse = |key, value: &str, instead| Err(BuildError::NotBuilt { key, value: value.into(), instead });
     for (key, format) in [
         ("quantization.main_kv", config.quantization.main_kv),
@@ -106,13 +102,7 @@ fn buildable(config: &ModelConfig) -> Result<usize, BuildError> {
             return refuse(key, &format!("\"{}\"", format.name()), "\"none\"");
         }
     }
-    if config.residual != Residual::Plain {
-        return refuse("residual", "hyper", "\"plain\"");
-    }
-    match config.ffn {
-        FfnConfig::Dense { width } => Ok(width),
-        FfnConfig::Moe { .. } => refuse("ffn.kind", "\"moe\"", "\"dense\""),
-    }
+    Ok(())
 }
 
 impl Model {
@@ -122,16 +112,17 @@ impl Model {
     /// # Errors
     /// When the configuration is wrong, lacks the vocabulary size, or asks for a part that cannot be built yet.
     pub fn new(config: &ModelConfig, hint: Option<usize>, device: &Device) -> Result<Self, BuildError> {
-        let Sizes { vocabulary, width } = check(config, hint)?;
+        let vocabulary = check(config, hint)?;
         let norm = || RmsNorm::new(config.d_model, config.norm_eps, device);
         Ok(Self {
             embed: EmbeddingConfig::new(vocabulary, config.d_model)
                 .with_initializer(burn::module::Initializer::Zeros)
                 .init(device),
-            layers: config.layers.layers().iter().map(|layer| Block::new(config, layer, width, device)).collect(),
+            layers: config.layers.layers().iter().map(|layer| Block::new(config, layer, device)).collect(),
             norm: norm(),
             head: linear(config.d_model, vocabulary, device),
             hint: hint.map(|layer| HintHead { norm: norm(), head: linear(config.d_model, vocabulary, device), layer }),
+            residual: config.residual,
         })
     }
 
@@ -145,27 +136,43 @@ impl Model {
         self.forward_watched(tokens, cx, |_, _| {})
     }
 
-    /// As [`forward`](Self::forward); `watch` is shown the residual stream `[B, S, d_model]` after every layer.
+    /// As [`forward`](Self::forward); `watch` is shown the residual stream after every layer.
     pub fn forward_watched(
         &self,
         tokens: Tensor<2, Int>,
         cx: &Context,
-        mut watch: impl FnMut(usize, &Tensor<3>),
+        mut watch: impl FnMut(usize, &Stream),
     ) -> ModelOutput {
-        let mut x = self.embed.forward(tokens);
+        let mut stream = Stream::start(self.embed.forward(tokens), self.residual);
         let mut shared = Shared::default();
-        let (mut hint, mut index_losses, mut traces) = (None, Vec::new(), Vec::new());
+        let (mut hint, mut index_losses, mut traces, mut loads) = (None, Vec::new(), Vec::new(), Vec::new());
         for (number, block) in self.layers.iter().enumerate() {
-            let out = block.forward(x, &mut shared, cx);
-            x = out.output;
-            watch(number, &x);
+            let out = block.forward(stream, &mut shared, cx);
+            stream = out.stream;
+            watch(number, &stream);
             index_losses.extend(out.index_loss.map(|loss| (number, loss)));
             traces.extend(out.trace);
+            loads.extend(out.routing.map(|routing| (number, routing.load)));
             if let Some(head) = self.hint.as_ref().filter(|head| head.layer == number) {
-                hint = Some(head.head.forward(head.norm.forward(x.clone())));
+                hint = Some(head.head.forward(head.norm.forward(stream.read())));
             }
         }
-        let logits = self.head.forward(self.norm.forward(x));
-        ModelOutput { logits, hint, index_losses, traces }
+        let logits = self.head.forward(self.norm.forward(stream.read()));
+        ModelOutput { logits, hint, index_losses, traces, loads }
+    }
+
+    /// The model with the load of its experts balanced, by the loads that a forward pass gave (see
+    /// [`Gate::balanced`](crate::block::Gate::balanced)).
+    #[must_use]
+    pub fn balanced(mut self, loads: &[(usize, Vec<usize>)], speed: f64) -> Self {
+        let load = |number: usize| loads.iter().find(|(layer, _)| *layer == number).map(|(_, load)| load);
+        let layers = self.layers.into_iter().enumerate();
+        self.layers = layers
+            .map(|(number, block)| match load(number) {
+                Some(load) => block.balanced(load, speed),
+                None => block,
+            })
+            .collect();
+        self
     }
 }

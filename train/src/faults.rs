@@ -20,14 +20,14 @@ pub(crate) fn broken_layer(
     device: &Device,
 ) -> Result<Option<String>, TensorReadError> {
     let mut first = Ok(None);
-    let output = model.forward_watched(tokens(batch, device), &cx.clone().with_trace(true), |layer, x| {
+    let output = model.forward_watched(tokens(batch, device), &cx.clone().with_trace(true), |layer, stream| {
         if let Ok(None) = first {
-            first = finite(x.clone().abs().sum()).map(|fine| (!fine).then_some(layer));
+            first = finite(stream.read().abs().sum()).map(|fine| (!fine).then_some(layer));
         }
     });
     let Some(layer) = first? else { return Ok(None) };
     let mode = model.layers()[layer].attention().mode();
-    let trace = &output.traces[layer];
+    let trace = &output.traces[layer].attn;
     let unranked = trace.index_query.is_some() && trace.topk.clone().min().try_into_scalar::<i32>()? == NAN_ROW;
     let what = if unranked { "the index scores of layer" } else { "the residual stream after layer" };
     Ok(Some(format!("{what} {layer} ({mode})")))

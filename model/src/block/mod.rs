@@ -1,12 +1,19 @@
-//! What surrounds attention: normalisation, the feed-forward part and the residual block.
+//! What surrounds attention: normalisation, the feed-forward part (dense or a mixture of experts) and the residual block (plain
+//! or with hyper-connections).
 
 mod ffn;
+mod hyper;
+mod moe;
 mod norm;
 mod residual;
+mod stream;
 
-pub use ffn::SwiGlu;
+pub use ffn::{FeedForward, SwiGlu};
+pub use hyper::{HyperMix, Mixes, split_mixes};
+pub use moe::{Gate, Moe, Routing};
 pub use norm::RmsNorm;
-pub use residual::{Block, BlockOutput};
+pub use residual::{Block, BlockOutput, BlockTrace};
+pub use stream::Stream;
 
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::Device;

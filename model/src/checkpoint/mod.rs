@@ -9,7 +9,7 @@ use burn::tensor::{Tensor, TensorData};
 use safetensors::tensor::{Dtype, SafeTensorError, SafeTensors, TensorView};
 use thiserror::Error;
 
-pub use names::{ParameterPath, is_indexer};
+pub use names::{ParameterPath, is_indexer, is_variant};
 
 /// Why weights cannot be written or read.
 #[derive(Debug, Error)]

@@ -28,13 +28,31 @@ impl ParameterPath {
     /// The name in a released checkpoint, such as `layers.3.attn.wq_b.weight`: an attention layer's tensors stand there side
     /// by side, without the parts that group them here.
     pub fn official(&self) -> String {
-        let grouping = |part: &&String| !matches!(part.as_str(), "query" | "window" | "output");
-        let mut name = self.parts.iter().filter(grouping).map(String::as_str).collect::<Vec<_>>().join(".");
-        if name.ends_with("wo_a") {
-            name += ".weight";
+        let grouping = |part: &str, owner: &str| matches!(part, "query" | "window" | "output") || is_variant(owner);
+        let parts = self.parts.iter().zip(&self.owners);
+        let parts: Vec<&str> =
+            parts.filter(|(part, owner)| !grouping(part, owner)).map(|(part, _)| part.as_str()).collect();
+        let mut name = parts.join(".");
+        match parts[..] {
+            [.., "wo_a"] => name += ".weight",
+            // Hyper-connections: `layers.3.hc_attn_fn`.
+            [.., mix, "function"] if mix.starts_with("hc_") => {
+                name.truncate(name.len() - ".function".len());
+                name += "_fn";
+            }
+            [.., mix, last] if mix.starts_with("hc_") => {
+                name.truncate(name.len() - last.len() - 1);
+                name = format!("{name}_{last}");
+            }
+            _ => {}
         }
         name
     }
+}
+
+/// Whether a visitor of modules that was told `container` has entered a variant of an enumeration, which is no place of its own.
+pub fn is_variant(container: &str) -> bool {
+    container.starts_with("Enum:")
 }
 
 /// Whether a parameter, by official name, belongs to an indexer and so learns from the indexer's loss alone.

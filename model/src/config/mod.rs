@@ -131,7 +131,34 @@ pub enum FfnConfig {
         /// Bound on the gated activations; none where it is left out.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         swiglu_limit: Option<f64>,
+        /// From the gate's logits to scores (default `"sqrtsoftplus"`, the released model's).
+        #[serde(default)]
+        score: ScoreFunction,
     },
+}
+
+/// How a gate's logits become scores.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ScoreFunction {
+    /// `sqrt(ln(1 + e^x))`.
+    #[default]
+    SqrtSoftplus,
+    /// `1 / (1 + e^-x)`.
+    Sigmoid,
+    /// Over the experts.
+    Softmax,
+}
+
+impl ScoreFunction {
+    /// The function as a configuration writes it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::SqrtSoftplus => "sqrtsoftplus",
+            Self::Sigmoid => "sigmoid",
+            Self::Softmax => "softmax",
+        }
+    }
 }
 
 /// How blocks are joined. In TOML: `residual = "plain"` or `residual = { hyper = { streams = 4 } }`.

@@ -1,8 +1,8 @@
 //! Models that are known by name.
 
 use super::{
-    ConfigError, FfnConfig, ModelConfig, PoolConfig, QuantFormat, QuantizationConfig, Residual, YarnConfig, beta_fast,
-    beta_slow, compress_rope_theta, norm_eps, rope_theta,
+    ConfigError, FfnConfig, ModelConfig, PoolConfig, QuantFormat, QuantizationConfig, Residual, ScoreFunction,
+    YarnConfig, beta_fast, beta_slow, compress_rope_theta, norm_eps, rope_theta,
 };
 
 impl ModelConfig {
@@ -45,6 +45,7 @@ impl ModelConfig {
                 width: 2304,
                 route_scale: 1.5,
                 swiglu_limit: Some(10.0),
+                score: ScoreFunction::default(),
             },
             residual: Residual::Hyper { streams: 4 },
             quantization: QuantizationConfig {

@@ -149,6 +149,7 @@ mod tests {
     use super::super::Cost;
     use super::*;
     use crate::config::PoolConfig;
+    use crate::config::ScoreFunction;
 
     /// The 10-layer model of the golden tensors, of the released pattern at small sizes.
     fn golden() -> ModelConfig {
@@ -172,6 +173,7 @@ mod tests {
                 width: 16,
                 route_scale: 1.5,
                 swiglu_limit: Some(10.0),
+                score: ScoreFunction::default(),
             },
             residual: Residual::Hyper { streams: 4 },
             ..ModelConfig::small().unwrap()

@@ -14,10 +14,13 @@
 //! | [`rotate`] | rotary position on the last channels, forwards or backwards | the rotated tensor |
 //! | [`rms_norm`](fn@rms_norm), [`swiglu`](fn@swiglu) | as their names say | all inputs |
 //! | [`cross_entropy`](fn@cross_entropy) | the language model's loss of every row | logits |
+//! | [`sinkhorn`](fn@sinkhorn) | a balanced matrix a token, that mixes residual streams | logits |
+//! | [`hyper_read`], [`hyper_write`] | residual streams read and written with weights per token | all inputs |
 //! | [`adamw`](fn@adamw) | one update of a parameter and its moments | none |
 
 mod adamw;
 mod cross_entropy;
+mod hyper;
 mod kl;
 mod mass;
 mod norm;
@@ -37,6 +40,7 @@ pub use flex::{REGISTERS, check_registers};
 
 pub use adamw::{AdamwBackend, AdamwStep, adamw};
 pub use cross_entropy::{CrossEntropyBackend, cross_entropy};
+pub use hyper::{HYPER_EPS, HyperBackend, SINKHORN_ROUNDS, hyper_read, hyper_write, sinkhorn};
 pub use kl::{IndexKlBackend, index_kl};
 pub use mass::{MassBackend, attention_mass};
 pub use norm::{NormBackend, rms_norm};

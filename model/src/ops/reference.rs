@@ -5,7 +5,7 @@
 
 use burn::tensor::{Bool, Int, Tensor, TensorData, activation};
 
-use super::{AdamwStep, NAN_ROW, NO_ENTRY, PoolUse, SelectSpec, Selection};
+use super::{AdamwStep, HYPER_EPS, NAN_ROW, NO_ENTRY, PoolUse, SINKHORN_ROUNDS, SelectSpec, Selection};
 
 /// Rows of `latents` `[B, N, d]` named by `index` `[B, S, R]`: `[B, S, R, d]`, and where an entry is listed `[B, S, R]`.
 /// Places without an entry hold row 0, to be masked.
@@ -209,6 +209,25 @@ pub fn rms_norm<const D: usize>(x: Tensor<D>, gamma: Tensor<1>, eps: f64) -> Ten
 /// See [`swiglu`](fn@super::swiglu).
 pub fn swiglu<const D: usize>(gate: Tensor<D>, up: Tensor<D>) -> Tensor<D> {
     activation::silu(gate) * up
+}
+
+/// See [`sinkhorn`](fn@super::sinkhorn).
+pub fn sinkhorn(logits: Tensor<3>) -> Tensor<3> {
+    let divided = |x: Tensor<3>, axis| x.clone() / x.sum_dim(axis).add_scalar(HYPER_EPS);
+    let start = activation::softmax(logits, 2).add_scalar(HYPER_EPS);
+    (1..SINKHORN_ROUNDS).fold(divided(start, 1), |x, _| divided(divided(x, 2), 1))
+}
+
+/// See [`hyper_read`](fn@super::hyper_read).
+pub fn hyper_read(streams: Tensor<3>, pre: Tensor<2>) -> Tensor<2> {
+    let [rows, _, channels] = streams.dims();
+    (streams * pre.unsqueeze_dim::<3>(2)).sum_dim(1).reshape([rows, channels])
+}
+
+/// See [`hyper_write`](fn@super::hyper_write).
+pub fn hyper_write(streams: Tensor<3>, output: Tensor<2>, post: Tensor<2>, comb: Tensor<3>) -> Tensor<3> {
+    let written = output.unsqueeze_dim::<3>(1) * post.unsqueeze_dim::<3>(2);
+    written + comb.swap_dims(1, 2).matmul(streams)
 }
 
 /// See [`cross_entropy`](fn@super::cross_entropy).

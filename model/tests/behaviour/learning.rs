@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use burn::tensor::{DType, Device, Tensor};
 use csa2_model::attention::{Context, Phase, Shared};
+use csa2_model::block::Stream;
 use csa2_model::checkpoint::{is_indexer, load, weights};
 use csa2_model::config::ModelConfig;
 use csa2_model::mix::Mode;
@@ -71,8 +72,11 @@ fn every_reader_teaches_the_content_that_it_reads() {
     // Every block gets the same constant input, so that what reaches the compressor comes through its content alone.
     let compressor = |readers: &[usize]| {
         let mut shared = Shared::default();
-        let outputs: Vec<_> =
-            model.layers().iter().map(|block| block.forward(x.clone(), &mut shared, &cx).output).collect();
+        let outputs: Vec<_> = model
+            .layers()
+            .iter()
+            .map(|block| block.forward(Stream::Plain(x.clone()), &mut shared, &cx).stream.read())
+            .collect();
         let loss = readers.iter().map(|&reader| outputs[reader].clone().sum()).reduce(|a, b| a + b).unwrap();
         small::gradients(&model, &loss.backward()).remove("layers.0.attn.compressor.wkv.weight").unwrap()
     };
@@ -97,7 +101,7 @@ fn the_teacher_feels_the_sink() {
         let model = load(model.clone(), changed, "changed").unwrap();
         let settings = |cx: Context| cx.with_index_loss(true).with_trace(true);
         let mut out = small::forward(&model, &config, &tokens(SHAPE), SHAPE, settings);
-        (numbers(out.index_losses.remove(0).1)[0], ints(out.traces.remove(1).topk))
+        (numbers(out.index_losses.remove(0).1)[0], ints(out.traces.remove(1).attn.topk))
     };
     let ((low, same), (high, topk)) = (run(-3.0), run(3.0));
     assert_eq!(same, topk, "the selection does not depend on it");

@@ -16,6 +16,7 @@ use burn::tensor::{DType, Device, Tensor};
 use common::random::Source;
 use common::small;
 use csa2_model::attention::{Context, Phase, Shared, Trace};
+use csa2_model::block::Stream;
 use csa2_model::config::ModelConfig;
 use csa2_model::model::Model;
 
@@ -49,12 +50,13 @@ fn walk(model: &Model, config: &ModelConfig, shape: [usize; 2], phase: Phase) ->
     let device = model.devices().remove(0);
     let cx = Context::new(config, shape[1], DType::F32, &device);
     let cx = cx.with_phase(phase).with_trace(true).with_index_loss(true);
-    let mut x = Source::new(3).normal([shape[0], shape[1], config.d_model], &device, DType::F32);
+    let x = Source::new(3).normal([shape[0], shape[1], config.d_model], &device, DType::F32);
+    let mut stream = Stream::start(x, config.residual);
     let mut handed = Shared::default();
     let step = |block: &csa2_model::block::Block| {
-        let out = block.forward(x.clone(), &mut handed, &cx);
-        x = out.output;
-        Step { trace: out.trace.unwrap(), index_loss: out.index_loss, handed: handed.clone() }
+        let out = block.forward(stream.clone(), &mut handed, &cx);
+        stream = out.stream;
+        Step { trace: out.trace.unwrap().attn, index_loss: out.index_loss, handed: handed.clone() }
     };
     model.layers().iter().map(step).collect()
 }

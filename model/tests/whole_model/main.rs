@@ -125,13 +125,13 @@ fn watchers_see_the_stream_after_every_layer() {
     let cx = Context::new(&config, 5, DType::F32, &device);
     let tokens = small::ids(&[1, 2, 3, 4, 5], [1, 5], &device);
     let mut seen = Vec::new();
-    let out = model.forward_watched(tokens.clone(), &cx, |layer, x| seen.push((layer, numbers(x.clone()))));
+    let out = model.forward_watched(tokens.clone(), &cx, |layer, x| seen.push((layer, numbers(x.read()))));
     assert_eq!(seen.iter().map(|(layer, _)| *layer).collect::<Vec<_>>(), [0, 1, 2]);
     assert_eq!(numbers(out.logits), numbers(model.forward(tokens.clone(), &cx).logits));
     // A model cut behind a layer ends with what the watcher saw there: through the norm and head that both share.
     let shorter = small::config("swa full@2");
     let cut = small::model(&shorter, 1, &device);
     let mut last = Vec::new();
-    cut.forward_watched(tokens, &cx, |_, x| last = numbers(x.clone()));
+    cut.forward_watched(tokens, &cx, |_, x| last = numbers(x.read()));
     assert_eq!(seen[1].1, last);
 }

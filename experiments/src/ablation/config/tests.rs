@@ -233,7 +233,7 @@ fn values_that_cannot_be_are_named_with_what_would_be_right() {
         ("d_model = 16", "d_model = 16\npool = { blocks = 4, block_size = 4 }"),
         (
             "{ kind = \"dense\", width = 16 }",
-            "{ kind = \"moe\", experts = 2, active = 1, shared = 0, width = 8, route_scale = 1.0 }",
+            "{ kind = \"moe\", experts = 2, active = 3, shared = 0, width = 8, route_scale = 1.0 }",
         ),
         ("pairs = 2", "pairs = 5"),
         ("gap = 2", "gap = 1000000"),
@@ -271,8 +271,8 @@ fn values_that_cannot_be_are_named_with_what_would_be_right() {
         model: `sink_init = NaN`: it must be a finite number; 0 is the usual start
     d_model = 16, pool = { blocks = 4, block_size = 4 }
         model: `pool = { blocks = 4, block_size = 4 }`: no layer of the mix builds a pool, so this would have no effect; write `full+pool` in layers, or remove pool
-    { kind = "moe", experts = 2, active = 1, shared = 0, width = 8, route_scale = 1.0 }
-        `ffn.kind = "moe"` can be planned (`csa2 plan`) but not built yet; use `ffn.kind = "dense"`
+    { kind = "moe", experts = 2, active = 3, shared = 0, width = 8, route_scale = 1.0 }
+        model: `ffn.active = 3`: a token cannot pass through more than the 2 routed experts; set ffn.active to at most 2
     pairs = 5
         task `mqar`: `pairs` is 5, but there are only 4 different keys; raise `keys`
     gap = 1000000

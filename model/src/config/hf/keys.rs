@@ -79,6 +79,11 @@ impl Keys {
         }
     }
 
+    /// The error of a key that must hold something else.
+    pub(super) fn refuse(&self, key: &str, found: &Value, expected: &str) -> ConfigError {
+        wrong_type(self.name(key), found, expected)
+    }
+
     pub(super) fn ignore(&mut self, key: &str) {
         self.map.remove(key);
     }

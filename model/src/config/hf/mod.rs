@@ -7,8 +7,9 @@ use serde_json::{Value, json};
 
 use self::keys::Keys;
 use self::rope::Rope;
-use super::{ConfigError, FfnConfig, ModelConfig, PoolConfig, QuantizationConfig, Residual};
+use super::{ConfigError, FfnConfig, ModelConfig, PoolConfig, QuantizationConfig, Residual, ScoreFunction};
 use crate::mix::{IdLists, IdsError, LayerPlan, MixError};
+use crate::ops::{HYPER_EPS, SINKHORN_ROUNDS};
 
 /// Keys that do not change what the network computes. How the weights are stored is read from the tensors themselves.
 const HARMLESS: [&str; 13] = [
@@ -26,12 +27,6 @@ const HARMLESS: [&str; 13] = [
     "torch_dtype",
     "transformers_version",
 ];
-
-/// Rounds of the hyper-connections' Sinkhorn normalisation, which are not configurable here.
-const SINKHORN_ROUNDS: usize = 20;
-
-/// The hyper-connections' epsilon, which is not configurable here.
-const HYPER_EPS: f64 = 1e-6;
 
 impl ModelConfig {
     /// Reads a Hugging Face `config.json`: its `text_config` where there is one, itself where there is none.
@@ -83,6 +78,7 @@ impl ModelConfig {
                 width: keys.size("moe_intermediate_size")?,
                 route_scale: keys.number("routed_scaling_factor")?,
                 swiglu_limit: keys.optional("swiglu_limit").map(|_| keys.number("swiglu_limit")).transpose()?,
+                score: score(&mut keys)?,
             },
             residual: Residual::Hyper { streams: keys.size("hc_mult")? },
             quantization: QuantizationConfig::default(),
@@ -105,7 +101,7 @@ impl ModelConfig {
         let needed = |key, value: Option<usize>| {
             value.ok_or(ConfigError::NotInHf { key, value: "none".into(), right: "there it must be a number" })
         };
-        let FfnConfig::Moe { experts, active, shared, width, route_scale, swiglu_limit } = self.ffn else {
+        let FfnConfig::Moe { experts, active, shared, width, route_scale, swiglu_limit, score } = self.ffn else {
             return Err(not_in_hf("ffn.kind", "dense", "there it is always a mixture of experts"));
         };
         let Residual::Hyper { streams } = self.residual else {
@@ -139,7 +135,7 @@ impl ModelConfig {
             "moe_intermediate_size": width,
             "routed_scaling_factor": route_scale,
             "swiglu_limit": swiglu_limit,
-            "scoring_func": "sqrtsoftplus",
+            "scoring_func": score.name(),
             "norm_topk_prob": true,
             "gate_temp": 1.0,
             "hc_mult": streams,
@@ -155,7 +151,6 @@ fn not_in_hf(key: &'static str, value: &str, right: &'static str) -> ConfigError
 
 /// Keys whose only supported value is the released one; leaving them out means that value.
 fn fixed_keys(keys: &mut Keys) -> Result<(), ConfigError> {
-    keys.fixed("scoring_func", &json!("sqrtsoftplus"))?;
     keys.fixed("norm_topk_prob", &json!(true))?;
     keys.fixed("gate_temp", &json!(1.0))?;
     keys.fixed("hc_eps", &json!(HYPER_EPS))?;
@@ -165,6 +160,15 @@ fn fixed_keys(keys: &mut Keys) -> Result<(), ConfigError> {
     keys.fixed("attention_dropout", &json!(0.0))?;
     keys.fixed("num_key_value_heads", &json!(1))?;
     keys.fixed("tie_word_embeddings", &json!(false))
+}
+
+/// The gate's function; the released one where it is left out.
+fn score(keys: &mut Keys) -> Result<ScoreFunction, ConfigError> {
+    let all = [ScoreFunction::SqrtSoftplus, ScoreFunction::Sigmoid, ScoreFunction::Softmax];
+    let Some(found) = keys.optional("scoring_func") else { return Ok(ScoreFunction::default()) };
+    keys.ignore("scoring_func");
+    let known = all.into_iter().find(|score| found == json!(score.name()));
+    known.ok_or_else(|| keys.refuse("scoring_func", &found, "\"sqrtsoftplus\", \"sigmoid\" or \"softmax\""))
 }
 
 fn layers(keys: &mut Keys) -> Result<LayerPlan, ConfigError> {
@@ -293,8 +297,8 @@ mod tests {
     #[test]
     fn values_that_only_the_released_model_has() {
         assert_eq!(
-            message(|v| v["scoring_func"] = json!("softmax")),
-            "config.json has `scoring_func` = \"softmax\"; it must be \"sqrtsoftplus\", all that is supported here"
+            message(|v| v["scoring_func"] = json!("linear")),
+            "config.json has `scoring_func` = \"linear\"; it must be \"sqrtsoftplus\", \"sigmoid\" or \"softmax\""
         );
         assert!(message(|v| v["hc_sinkhorn_iters"] = json!(5)).contains("it must be 20, all that is supported"));
         assert!(message(|v| v["tie_word_embeddings"] = json!(true)).contains("it must be false"));

@@ -158,6 +158,7 @@ fn check_product(key: &'static str, factors: &[usize]) -> Result<(), ConfigError
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use super::super::ScoreFunction;
     use super::*;
     use crate::config::YarnConfig;
 
@@ -182,7 +183,15 @@ pub(crate) mod tests {
         route_scale: f64,
         swiglu_limit: Option<f64>,
     ) -> FfnConfig {
-        FfnConfig::Moe { experts, active, shared: 0, width: 16, route_scale, swiglu_limit }
+        FfnConfig::Moe {
+            experts,
+            active,
+            shared: 0,
+            width: 16,
+            route_scale,
+            swiglu_limit,
+            score: ScoreFunction::default(),
+        }
     }
 
     #[test]
@@ -244,7 +253,8 @@ pub(crate) mod tests {
                 shared: LARGEST,
                 width: LARGEST,
                 route_scale: 1.0,
-                swiglu_limit: None
+                swiglu_limit: None,
+                score: ScoreFunction::default()
             })
             .starts_with("`ffn.width = 33554432 * 16777216 * 64`: this product is too large")
         );
@@ -255,7 +265,8 @@ pub(crate) mod tests {
                 shared: usize::MAX,
                 width: 1,
                 route_scale: 1.0,
-                swiglu_limit: None
+                swiglu_limit: None,
+                score: ScoreFunction::default()
             })
             .contains("`ffn.shared = ")
         );

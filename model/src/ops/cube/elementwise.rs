@@ -1,4 +1,4 @@
-//! Normalisation, activation, loss and update on `CubeCL` devices, composed of the backend's own operations: they move each
+//! Normalisation, activation, hyper-connections, loss and update on `CubeCL` devices, composed of the backend's own operations: they move each
 //! number a few times, and are a small part of a step there.
 
 use burn::backend::TensorMetadata;
@@ -8,7 +8,7 @@ use burn::tensor::{Gradients, Int, Shape, Tensor};
 use burn_cubecl::CubeBackend;
 
 use super::Float;
-use crate::ops::{AdamwBackend, AdamwStep, CrossEntropyBackend, NormBackend, SwigluBackend, reference};
+use crate::ops::{AdamwBackend, AdamwStep, CrossEntropyBackend, HyperBackend, NormBackend, SwigluBackend, reference};
 
 type Integers = IntTensor<CubeBackend>;
 
@@ -81,6 +81,48 @@ impl CrossEntropyBackend for CubeBackend {
         let losses = reference::cross_entropy(logits.clone(), targets);
         let grads = (losses * Tensor::from_inner(float::<1>(grad))).sum().backward();
         raw(gradient(&logits, &grads))
+    }
+}
+
+impl HyperBackend for CubeBackend {
+    fn sinkhorn(logits: Float) -> Float {
+        raw(reference::sinkhorn(float(logits)))
+    }
+
+    fn sinkhorn_backward(logits: Float, grad: Float) -> Float {
+        let logits = leaf::<3>(float(logits));
+        let grads = (reference::sinkhorn(logits.clone()) * Tensor::from_inner(float::<3>(grad))).sum().backward();
+        raw(gradient(&logits, &grads))
+    }
+
+    fn hyper_read(streams: Float, pre: Float) -> Float {
+        raw(reference::hyper_read(float(streams), float(pre)))
+    }
+
+    fn hyper_read_backward(streams: Float, pre: Float, grad: Float) -> (Float, Float) {
+        let (streams, pre) = (leaf::<3>(float(streams)), leaf::<2>(float(pre)));
+        let read = reference::hyper_read(streams.clone(), pre.clone());
+        let grads = (read * Tensor::from_inner(float::<2>(grad))).sum().backward();
+        (raw(gradient(&streams, &grads)), raw(gradient(&pre, &grads)))
+    }
+
+    fn hyper_write(streams: Float, output: Float, post: Float, comb: Float) -> Float {
+        raw(reference::hyper_write(float(streams), float(output), float(post), float(comb)))
+    }
+
+    fn hyper_write_backward(
+        streams: Float,
+        output: Float,
+        post: Float,
+        comb: Float,
+        grad: Float,
+    ) -> (Float, Float, Float, Float) {
+        let (streams, output) = (leaf::<3>(float(streams)), leaf::<2>(float(output)));
+        let (post, comb) = (leaf::<2>(float(post)), leaf::<3>(float(comb)));
+        let written = reference::hyper_write(streams.clone(), output.clone(), post.clone(), comb.clone());
+        let grads = (written * Tensor::from_inner(float::<3>(grad))).sum().backward();
+        let (dstreams, doutput) = (raw(gradient(&streams, &grads)), raw(gradient(&output, &grads)));
+        (dstreams, doutput, raw(gradient(&post, &grads)), raw(gradient(&comb, &grads)))
     }
 }
 

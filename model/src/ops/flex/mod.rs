@@ -15,6 +15,7 @@
 mod adamw;
 mod best;
 mod cross_entropy;
+mod hyper;
 mod kl;
 mod mass;
 mod norm;
@@ -23,6 +24,7 @@ mod readout;
 mod rotate;
 mod select;
 mod simd;
+mod sinkhorn;
 mod swiglu;
 
 use burn::backend::Flex;
