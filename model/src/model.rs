@@ -5,7 +5,7 @@ use burn::nn::{Embedding, EmbeddingConfig, Linear};
 use burn::tensor::{Device, Int, Tensor};
 use thiserror::Error;
 
-use crate::attention::{Context, Shared};
+use crate::attention::{Cache, Context, LayerCache, Shared};
 use crate::block::{Block, BlockTrace, RmsNorm, Stream, linear};
 use crate::config::{ConfigError, ModelConfig, QuantFormat, Residual};
 
@@ -141,13 +141,36 @@ impl Model {
         &self,
         tokens: Tensor<2, Int>,
         cx: &Context,
+        watch: impl FnMut(usize, &Stream),
+    ) -> ModelOutput {
+        self.run(tokens, cx, None, watch)
+    }
+
+    /// The tokens `[B, S]` behind those that `past` has seen, which it then has seen too; `cx` is made for these
+    /// ([`Context::continued`]). Gives the logits that one pass over the whole sequence gives.
+    ///
+    /// # Panics
+    /// When `past` is of another model, or `cx` starts elsewhere.
+    pub fn forward_cached(&self, tokens: Tensor<2, Int>, past: &mut Cache, cx: &Context) -> ModelOutput {
+        assert_eq!(past.length, cx.start(), "the context starts behind the past");
+        assert_eq!(past.layers.len(), self.layers.len(), "the past is of this model");
+        past.length += tokens.dims()[1];
+        self.run(tokens, cx, Some(&mut past.layers), |_, _| {})
+    }
+
+    fn run(
+        &self,
+        tokens: Tensor<2, Int>,
+        cx: &Context,
+        mut past: Option<&mut Vec<LayerCache>>,
         mut watch: impl FnMut(usize, &Stream),
     ) -> ModelOutput {
         let mut stream = Stream::start(self.embed.forward(tokens), self.residual);
         let mut shared = Shared::default();
         let (mut hint, mut index_losses, mut traces, mut loads) = (None, Vec::new(), Vec::new(), Vec::new());
         for (number, block) in self.layers.iter().enumerate() {
-            let out = block.forward(stream, &mut shared, cx);
+            let past = past.as_mut().map(|layers| &mut layers[number]);
+            let out = block.forward_cached(stream, &mut shared, cx, past);
             stream = out.stream;
             watch(number, &stream);
             index_losses.extend(out.index_loss.map(|loss| (number, loss)));

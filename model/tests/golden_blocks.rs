@@ -214,6 +214,11 @@ fn check_trace(case: &str, config: &ModelConfig, traces: &[BlockTrace]) {
     for (number, trace) in traces.iter().enumerate() {
         let name = |part: &str| format!("layers.{number}.{part}");
         let close = |part: &str, found: Vec<f64>| {
+            // The longer case holds fewer parts.
+            if part == "streams_out" && case == "s96" {
+                assert!(!golden.has(&name(part)));
+                return;
+            }
             let expected = golden.values(&name(part));
             assert!(!expected.is_empty() && found.len() >= expected.len());
             assert_close(&format!("{case}: {}", name(part)), &found[..expected.len()], &expected, 1e-4);
@@ -223,7 +228,7 @@ fn check_trace(case: &str, config: &ModelConfig, traces: &[BlockTrace]) {
         close("attn.output", numbers(trace.attn_output.clone()));
         close("ffn.output", numbers(trace.ffn_output.clone()));
         close("streams_out", streams(&trace.output));
-        assert_eq!(golden.dims(&name("streams_out"))[2], n);
+        assert!(case == "s96" || golden.dims(&name("streams_out"))[2] == n);
         check_routing(&name("ffn"), trace, ascending_of(&golden, &name("ffn.")));
     }
     assert!(!golden.has(&format!("layers.{}.attn.input", traces.len())), "every layer is compared");

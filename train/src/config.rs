@@ -1,6 +1,6 @@
 //! What one run is: task, model and training, as configurations say it.
 
-use csa2_model::config::{ConfigError, ModelConfig};
+use csa2_model::config::{ConfigError, FfnConfig, ModelConfig};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -30,6 +30,14 @@ impl RunConfig {
         }
         let model = ModelConfig { vocab_size: Some(expected), ..self.model.clone() };
         model.validate()?;
+        let experts = matches!(model.ffn, FfnConfig::Moe { .. });
+        if let Some(speed) = self.train.expert_bias_speed.filter(|_| !experts) {
+            return Err(RunConfigError::Train {
+                key: "expert_bias_speed",
+                value: format!("{speed:?}"),
+                right: "the model has no experts to balance; remove it, or set `model.ffn.kind = \"moe\"`".into(),
+            });
+        }
         Ok(model)
     }
 }
@@ -66,6 +74,10 @@ pub struct TrainConfig {
     /// Share of the steps, at the start, in which every visible entry is attended while everything trains (default 0).
     #[serde(default)]
     pub dense: f64,
+    /// How far a step moves the bias that balances the experts' load, only for models with experts (default 0.001; 0 balances
+    /// nothing). There is no loss for the balance.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expert_bias_speed: Option<f64>,
     /// Steps between two lines on the training batches (default 10).
     #[serde(default = "log_every")]
     pub log_every: u64,
@@ -95,6 +107,9 @@ fn clip() -> f64 {
 fn index_loss() -> f64 {
     1.0
 }
+/// Speed of the experts' bias where none is set (DeepSeek-V3 report, section 4.2).
+const EXPERT_BIAS_SPEED: f64 = 1e-3;
+
 fn log_every() -> u64 {
     10
 }
@@ -146,6 +161,11 @@ impl TrainConfig {
         (self.batch as u64).saturating_mul(seq_len as u64)
     }
 
+    /// How far a step moves the experts' biases.
+    pub fn expert_bias_speed(&self) -> f64 {
+        self.expert_bias_speed.unwrap_or(EXPERT_BIAS_SPEED)
+    }
+
     /// Steps at the start in which every visible entry is attended.
     pub fn dense_steps(&self, seq_len: usize) -> u64 {
         (self.dense * self.steps(seq_len) as f64).round() as u64
@@ -192,7 +212,8 @@ impl TrainConfig {
                 "the largest gradient norm must be above 0; a large number clips nothing",
             );
         }
-        for (key, value) in [("weight_decay", self.weight_decay), ("index_loss", self.index_loss)] {
+        let speed = ("expert_bias_speed", self.expert_bias_speed());
+        for (key, value) in [("weight_decay", self.weight_decay), ("index_loss", self.index_loss), speed] {
             if !(value >= 0.0 && value.is_finite()) {
                 return refuse(key, &value, "it must be 0 or above");
             }
@@ -272,6 +293,7 @@ mod tests {
         assert!(refused(|c| c.betas = [0.9, 1.0]).starts_with("`train.betas = [0.9, 1.0]`"));
         assert!(refused(|c| c.betas = [0.9, 1.0 - 1e-12]).starts_with("`train.betas = "), "1 as a 32-bit number");
         assert!(refused(|c| c.index_loss = -1.0).starts_with("`train.index_loss = -1.0`"));
+        assert!(refused(|c| c.expert_bias_speed = Some(-1e-3)).starts_with("`train.expert_bias_speed = -0.001`"));
         assert!(refused(|c| c.evaluate_every = 0).starts_with("`train.evaluate_every = 0`"));
         assert!(config().validate(48).is_ok());
     }

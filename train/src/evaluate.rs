@@ -18,6 +18,8 @@ pub struct Tally<'a> {
     /// Per tag: targets, correct ones, cross-entropy.
     tags: Vec<(f64, f64, f64)>,
     index_kl: BTreeMap<usize, f64>,
+    /// Per layer: tokens that each expert got.
+    loads: BTreeMap<usize, Vec<usize>>,
     batches: f64,
 }
 
@@ -25,7 +27,16 @@ impl<'a> Tally<'a> {
     /// Nothing measured yet.
     pub fn new(task: &'a dyn Task) -> Self {
         let tags = vec![(0.0, 0.0, 0.0); task.tags().len()];
-        Self { task, loss: 0.0, count: 0.0, correct: 0.0, tags, index_kl: BTreeMap::new(), batches: 0.0 }
+        Self {
+            task,
+            loss: 0.0,
+            count: 0.0,
+            correct: 0.0,
+            tags,
+            index_kl: BTreeMap::new(),
+            loads: BTreeMap::new(),
+            batches: 0.0,
+        }
     }
 
     /// Adds what a model answered to a batch.
@@ -36,6 +47,10 @@ impl<'a> Tally<'a> {
         self.batches += 1.0;
         for (layer, loss) in &output.index_losses {
             *self.index_kl.entry(*layer).or_default() += f64::from(loss.clone().try_into_scalar::<f32>()?);
+        }
+        for (layer, load) in &output.loads {
+            let sums = self.loads.entry(*layer).or_insert_with(|| vec![0; load.len()]);
+            sums.iter_mut().zip(load).for_each(|(sum, count)| *sum += count);
         }
         let targets = Targets::new(&batch.targets);
         let Some(logits) = targets.select(output.logits.clone().detach()) else { return Ok(()) };
@@ -56,7 +71,8 @@ impl<'a> Tally<'a> {
         Ok(())
     }
 
-    /// The values by name: `loss` (nats), the task's metric, both per tag, `index_kl` (mean) and per layer.
+    /// The values by name: `loss` (nats), the task's metric, both per tag, `index_kl` (mean) and per layer; of every layer with
+    /// experts `expert_load` (the largest load over the mean one; 1 is balance) and `experts_idle` (the share without a token).
     pub fn values(&self) -> BTreeMap<String, f64> {
         let mut values = BTreeMap::new();
         let metric = self.task.metric();
@@ -72,6 +88,12 @@ impl<'a> Tally<'a> {
             if count > 0.0 {
                 values.insert(format!("{}/{tag}", metric.name()), measure(count, correct, loss));
             }
+        }
+        for (layer, loads) in &self.loads {
+            let (most, total) = (loads.iter().max().copied().unwrap_or(0), loads.iter().sum::<usize>());
+            let idle = loads.iter().filter(|&&count| count == 0).count();
+            values.insert(format!("expert_load/layer {layer}"), (most * loads.len()) as f64 / total.max(1) as f64);
+            values.insert(format!("experts_idle/layer {layer}"), idle as f64 / loads.len() as f64);
         }
         for (layer, sum) in &self.index_kl {
             values.insert(format!("index_kl/layer {layer}"), sum / self.batches);

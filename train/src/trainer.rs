@@ -269,7 +269,8 @@ impl Trainer<'_> {
             // Gradients run from the last layer to the first: the last broken one is where it began.
             return Err(self.not_finite(now, "the gradient", last.clone()));
         }
-        now.model = now.optimizer.step(now.model.clone(), grads, &norms, rate);
+        let model = now.optimizer.step(now.model.clone(), grads, &norms, rate);
+        now.model = model.balanced(&output.loads, self.config.train.expert_bias_speed());
         now.step += 1;
         if now.step.is_multiple_of(self.config.train.log_every) {
             self.log(now, batch, cx, &output, losses.hint, &norms, rate)?;
@@ -291,7 +292,7 @@ impl Trainer<'_> {
         tally.add(batch, output)?;
         let mut values = tally.values();
         // The groups' shares of one batch are too few to be worth a line.
-        values.retain(|name, _| !name.contains('/') || name.starts_with("index_kl"));
+        values.retain(|name, _| !name.contains('/') || name.contains("/layer "));
         if let Some(hint) = hint {
             values.insert("hint_loss".into(), f64::from(hint.try_into_scalar::<f32>()?));
         }

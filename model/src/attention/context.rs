@@ -28,6 +28,8 @@ pub struct Context {
     pub index_loss: bool,
     /// Whether layers keep their intermediate values.
     pub trace: bool,
+    start: usize,
+    length: usize,
     base: RopeTable,
     compressed: RopeTable,
     entries: BTreeMap<usize, RopeTable>,
@@ -37,19 +39,28 @@ pub struct Context {
 impl Context {
     /// For sequences of `seq` tokens, sparse, without indexer losses and traces.
     pub fn new(config: &ModelConfig, seq: usize, dtype: DType, device: &Device) -> Self {
+        Self::continued(config, 0, seq, dtype, device)
+    }
+
+    /// As [`new`](Self::new), for the `seq` tokens behind the first `start` ones of a sequence.
+    pub fn continued(config: &ModelConfig, start: usize, seq: usize, dtype: DType, device: &Device) -> Self {
+        let end = start + seq;
         let base = rope_frequencies(config.rope_dim, config.rope_theta, None);
         let compressed = rope_frequencies(config.rope_dim, config.compress_rope_theta, config.yarn.as_ref());
         let own = |mode| matches!(mode, Mode::Full | Mode::Stale);
         let ratios = config.layers.layers().iter().filter(|layer| own(layer.mode)).map(|layer| layer.ratio);
-        let entries: BTreeMap<_, _> =
-            ratios.map(|m| (m, RopeTable::new(&compressed, seq / m, m, dtype, device))).collect();
-        let visible = entries.keys().map(|&m| (m, all_visible(seq, m, device))).collect();
+        let entries: BTreeMap<_, _> = ratios
+            .map(|m| (m, RopeTable::from_row(&compressed, start / m, end / m - start / m, m, dtype, device)))
+            .collect();
+        let visible = entries.keys().map(|&m| (m, all_visible(start, seq, m, device))).collect();
         Self {
             phase: Phase::Sparse,
             index_loss: false,
             trace: false,
-            base: RopeTable::new(&base, seq, 1, dtype, device),
-            compressed: RopeTable::new(&compressed, seq, 1, dtype, device),
+            start,
+            length: end,
+            base: RopeTable::from_row(&base, start, seq, 1, dtype, device),
+            compressed: RopeTable::from_row(&compressed, start, seq, 1, dtype, device),
             entries,
             visible,
         }
@@ -76,12 +87,22 @@ impl Context {
         self
     }
 
+    /// Tokens before the first of this pass.
+    pub fn start(&self) -> usize {
+        self.start
+    }
+
+    /// Entries of ratio `ratio` that this pass makes.
+    pub fn new_entries(&self, ratio: usize) -> usize {
+        self.length / ratio - self.start / ratio
+    }
+
     /// The table of token positions for a layer of ratio `ratio` (0: no compressed entries).
     pub fn tokens(&self, ratio: usize) -> &RopeTable {
         if ratio == 0 { &self.base } else { &self.compressed }
     }
 
-    /// The table of entry positions `0, m, 2 m, ...` for content of ratio `ratio`.
+    /// The table of the positions `0, m, 2 m, ...` of the entries that this pass makes, for content of ratio `ratio`.
     ///
     /// # Panics
     /// When the model that this context was made for has no content of that ratio.
@@ -99,10 +120,10 @@ impl Context {
 }
 
 /// Entry `j` is visible to the query at `t` when its last token has been passed: `j < floor((t + 1) / m)`.
-fn all_visible(seq: usize, ratio: usize, device: &Device) -> Tensor<3, Int> {
-    let entries = (seq / ratio).max(1);
-    let rows = (0..seq).flat_map(|t| {
-        let visible = ((t + 1) / ratio).min(seq / ratio);
+fn all_visible(start: usize, seq: usize, ratio: usize, device: &Device) -> Tensor<3, Int> {
+    let entries = ((start + seq) / ratio).max(1);
+    let rows = (start..start + seq).flat_map(|t| {
+        let visible = (t + 1) / ratio;
         (0..entries).map(move |j| if j < visible { j as i32 } else { NO_ENTRY })
     });
     Tensor::from_data(TensorData::new(rows.collect::<Vec<i32>>(), [1, seq, entries]), device)

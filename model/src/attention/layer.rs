@@ -4,7 +4,8 @@ use burn::module::{Module, Param};
 use burn::tensor::{Device, Int, Tensor};
 
 use super::{
-    Address, Compressor, Content, Context, IndexQuery, Indexer, OutputProjection, Phase, Query, Shared, WindowKv,
+    Address, Compressor, Content, Context, IndexQuery, Indexer, LayerCache, OutputProjection, Phase, Query, Shared,
+    WindowKv,
 };
 use crate::config::{ModelConfig, PoolConfig};
 use crate::mix::{Mode, PlannedLayer};
@@ -116,13 +117,36 @@ impl Attention {
     /// # Panics
     /// When `shared` lacks what the mode reads; a validated [`LayerPlan`](crate::mix::LayerPlan) run in order never lacks it.
     pub fn forward(&self, x: Tensor<3>, shared: &mut Shared, cx: &Context) -> AttentionOutput {
+        self.forward_cached(x, shared, cx, None)
+    }
+
+    /// As [`forward`](Self::forward); with a past, for the tokens behind those that `past` has seen, which it then has seen too.
+    ///
+    /// # Panics
+    /// As [`forward`](Self::forward), or when `past` is of another layer.
+    pub fn forward_cached(
+        &self,
+        x: Tensor<3>,
+        shared: &mut Shared,
+        cx: &Context,
+        mut past: Option<&mut LayerCache>,
+    ) -> AttentionOutput {
         let [batch, seq, _] = x.dims();
         let rope = cx.tokens(self.plan.ratio);
         let (qr, q) = self.query.forward(x.clone(), rope);
-        let window = self.window.forward(x.clone(), rope);
+        let width = if self.plan.mode == Mode::Dense { cx.start() + seq } else { self.plan.window };
+        let mut window = self.window.forward(x.clone(), rope);
+        if let Some(past) = past.as_mut() {
+            // A later query of an unlimited window reads everything.
+            let kept = if self.plan.mode == Mode::Dense { usize::MAX } else { width };
+            window = past.window(window, kept);
+        }
 
-        let latent = self.compressor.as_ref().map(|compressor| compressor.forward(x.clone()));
-        let content = self.content(latent.clone(), seq, shared, cx);
+        let latent = self.compressor.as_ref().and_then(|compressor| match past.as_mut() {
+            None => Some(compressor.forward(x.clone())),
+            Some(past) => past.groups(x.clone(), self.plan.ratio).map(|groups| compressor.forward(groups)),
+        });
+        let content = self.content(latent.clone(), past, shared, cx);
         let index_query = self.indexer.as_ref().map(|indexer| indexer.query(x, qr.clone(), rope));
         let topk = self.address(index_query.as_ref(), content.as_ref(), [batch, seq], shared, cx);
 
@@ -130,7 +154,6 @@ impl Attention {
             Some(content) => content.main.clone(),
             None => Tensor::zeros([batch, 1, window.dims()[2]], (&window.device(), window.dtype())),
         };
-        let width = if self.plan.mode == Mode::Dense { seq } else { self.plan.window };
         let sink = self.attn_sink.val();
         let (readout, lse) =
             ops::readout(q.clone(), window.clone(), main.clone(), sink, topk.clone(), width, self.plan.scale);
@@ -138,7 +161,7 @@ impl Attention {
         let index_loss = match (&index_query, content.as_ref().and_then(|c| c.index_keys.clone())) {
             (Some(asked), Some(keys)) if cx.index_loss => {
                 let mass = ops::attention_mass(q.clone(), main, lse.clone(), topk.clone(), self.plan.scale);
-                Some(self.index_loss(asked, keys, mass, topk.clone()))
+                Some(self.index_loss(asked, keys, mass, topk.clone(), cx))
             }
             _ => None,
         };
@@ -149,23 +172,34 @@ impl Attention {
     }
 
     /// The entries that this layer reads, made here or taken from below.
-    fn content(&self, latent: Option<Tensor<3>>, seq: usize, shared: &mut Shared, cx: &Context) -> Option<Content> {
-        match (self.plan.mode, latent) {
+    fn content(
+        &self,
+        latent: Option<Tensor<3>>,
+        past: Option<&mut LayerCache>,
+        shared: &mut Shared,
+        cx: &Context,
+    ) -> Option<Content> {
+        let ratio = self.plan.ratio;
+        match (self.plan.mode, &self.compressor) {
             (Mode::Swa | Mode::Dense, _) => None,
-            (mode, Some(latent)) => {
-                let rope = cx.entries(self.plan.ratio);
-                // The quantizer of the main KV belongs here, after the rotation.
-                let content = Content {
+            (_, None) => shared.content.clone(),
+            (mode, Some(_)) => {
+                let rope = cx.entries(ratio);
+                let made = latent.map(|latent| Content {
+                    // The quantizer of the main KV belongs here, after the rotation.
                     main: rope.rotate_vectors(latent.clone()),
                     index_keys: self.indexer.as_ref().and_then(|indexer| indexer.keys(latent, rope)),
-                    entries: seq / self.plan.ratio,
+                    entries: cx.new_entries(ratio),
+                });
+                let content = match past {
+                    None => made,
+                    Some(past) => past.content(made),
                 };
                 if mode == Mode::Full {
-                    *shared = Shared { content: Some(content.clone()), ..Shared::default() };
+                    *shared = Shared { content: content.clone(), ..Shared::default() };
                 }
-                Some(content)
+                content
             }
-            (_, None) => shared.content.clone(),
         }
     }
 
@@ -198,7 +232,7 @@ impl Attention {
             };
             let spec = SelectSpec {
                 ratio: self.plan.ratio,
-                start: 0,
+                start: cx.start(),
                 entries: content.entries,
                 topk: self.plan.topk,
                 pool: pool_use,
@@ -214,9 +248,16 @@ impl Attention {
     }
 
     /// Mean KL over the queries that have an entry (0 if none has).
-    fn index_loss(&self, asked: &IndexQuery, keys: Tensor<3>, mass: Tensor<3>, range: Tensor<3, Int>) -> Tensor<1> {
+    fn index_loss(
+        &self,
+        asked: &IndexQuery,
+        keys: Tensor<3>,
+        mass: Tensor<3>,
+        range: Tensor<3, Int>,
+        cx: &Context,
+    ) -> Tensor<1> {
         let [batch, seq, _] = range.dims();
-        let asking = batch * (seq + 1).saturating_sub(self.plan.ratio);
+        let asking = batch * seq.min((cx.start() + seq + 1).saturating_sub(self.plan.ratio));
         let losses = ops::index_kl(asked.q.clone(), keys, asked.weights.clone(), mass, range);
         // Not `div_scalar`: its gradient goes through f32 in Burn 0.22.1.
         losses.sum().mul_scalar(1.0 / asking.max(1) as f64)

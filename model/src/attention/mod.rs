@@ -1,5 +1,6 @@
 //! Attention layers of every mode, one file an idea; [`Attention`] puts them together.
 
+mod cache;
 mod compressor;
 mod context;
 mod indexer;
@@ -10,6 +11,7 @@ mod rope;
 mod shared;
 mod window;
 
+pub use cache::{Cache, LayerCache};
 pub use compressor::Compressor;
 pub use context::{Context, Phase};
 pub use indexer::{IndexQuery, Indexer};

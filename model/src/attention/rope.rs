@@ -38,9 +38,21 @@ impl RopeTable {
     /// The table of `count` positions `0, stride, 2 stride, ...`, computed in f64 and stored as `dtype`. An empty list gives
     /// one row, for the padding row that stands in where no entry exists.
     pub fn new(frequencies: &[f64], count: usize, stride: usize, dtype: DType, device: &Device) -> Self {
+        Self::from_row(frequencies, 0, count, stride, dtype, device)
+    }
+
+    /// As [`new`](Self::new), of `count` positions from `first stride` on.
+    pub fn from_row(
+        frequencies: &[f64],
+        first: usize,
+        count: usize,
+        stride: usize,
+        dtype: DType,
+        device: &Device,
+    ) -> Self {
         let rows = count.max(1);
         let table = |function: fn(f64) -> f64| {
-            let values: Vec<f64> = (0..rows)
+            let values: Vec<f64> = (first..first + rows)
                 .flat_map(|row| frequencies.iter().map(move |f| function((row * stride) as f64 * f)))
                 .collect();
             Tensor::from_data(TensorData::new(values, [rows, frequencies.len()]), (device, dtype))

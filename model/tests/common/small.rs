@@ -6,7 +6,7 @@ use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{DType, Device, Gradients, Int, Tensor, TensorData, activation};
 use csa2_model::attention::Context;
 use csa2_model::checkpoint::weights;
-use csa2_model::config::{FfnConfig, ModelConfig, PoolConfig, YarnConfig};
+use csa2_model::config::{FfnConfig, ModelConfig, PoolConfig, Residual, ScoreFunction, YarnConfig};
 use csa2_model::init::initialize;
 use csa2_model::model::{Model, ModelOutput};
 use rand::rngs::StdRng;
@@ -52,6 +52,20 @@ pub fn config(mix: &str) -> ModelConfig {
     }
 }
 
+/// The same with what else the released model has: hyper-connections, and experts whose bound is reached.
+pub fn released(config: &ModelConfig) -> ModelConfig {
+    let ffn = FfnConfig::Moe {
+        experts: 3,
+        active: 2,
+        shared: 1,
+        width: 6,
+        route_scale: 1.5,
+        swiglu_limit: Some(1.5),
+        score: ScoreFunction::default(),
+    };
+    ModelConfig { residual: Residual::Hyper { streams: 3 }, ffn, ..config.clone() }
+}
+
 /// A model whose weights depend on a weight's path and `seed` alone, with gains and sinks away from 1 and 0.
 pub fn model(config: &ModelConfig, seed: u64, device: &Device) -> Model {
     start(Model::new(config, None, device).unwrap(), seed)
@@ -92,6 +106,19 @@ impl<F: Fn(&str) -> StdRng> ModuleMapper for Shake<F> {
             (Tensor::from_data(tensor.into_data(), options) + noise).set_require_grad(tracked)
         })
     }
+}
+
+struct InFormat(DType, Device);
+
+impl ModuleMapper for InFormat {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        param.map(|value| Tensor::from_data(value.into_data(), (&self.1, self.0)).require_grad())
+    }
+}
+
+/// The same weights in another format, on another device.
+pub fn in_format<M: Module>(module: M, dtype: DType, device: &Device) -> M {
+    module.map(&mut InFormat(dtype, device.clone()))
 }
 
 /// Token ids as a tensor `[B, S]`.

@@ -6,6 +6,7 @@ use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{DType, Gradients, Tensor};
 use csa2_model::attention::{Context, Phase};
 use csa2_model::checkpoint::{ParameterPath, is_indexer};
+use csa2_model::config::{FfnConfig, ModelConfig};
 use csa2_model::model::{Model, ModelOutput};
 
 use super::common::random::{Source, named};
@@ -74,12 +75,12 @@ impl ModuleVisitor for Slopes<'_> {
     }
 }
 
-fn check(mix: &str, phase: Phase, loss: fn(ModelOutput) -> Tensor<1>, checked: fn(&str) -> bool) {
-    let config = small::config(mix);
+fn check(config: &ModelConfig, phase: Phase, loss: fn(ModelOutput) -> Tensor<1>, checked: fn(&str) -> bool) {
+    let mix = &config.layers;
     let shape = [2, 9];
-    let cx = Context::new(&config, shape[1], DType::F64, &device()).with_phase(phase).with_index_loss(true);
+    let cx = Context::new(config, shape[1], DType::F64, &device()).with_phase(phase).with_index_loss(true);
     let tokens = small::ids(&Source::new(5).tokens(shape, small::VOCABULARY), shape, &device());
-    let model = moved(&small::model(&config, 6, &device()), "", 0.0);
+    let model = moved(&small::model(config, 6, &device()), "", 0.0);
     let total = loss(model.forward(tokens.clone(), &cx));
     assert_eq!(total.dtype(), DType::F64);
     let mut slopes = Slopes { path: ParameterPath::default(), grads: &total.backward(), found: BTreeMap::new() };
@@ -101,8 +102,25 @@ fn every_parameter_but_the_indexers_follows_the_logits() {
     };
     for mix in small::MIXES {
         for phase in [Phase::Sparse, Phase::Dense] {
-            check(mix, phase, loss, |name| !is_indexer(name));
+            check(&small::config(mix), phase, loss, |name| !is_indexer(name));
         }
+    }
+}
+
+#[test]
+fn hyper_connections_and_experts_follow_the_logits() {
+    let loss = |out: ModelOutput| {
+        let weight = Source::new(7).normal(out.logits.dims(), &device(), DType::F64);
+        (out.logits * weight).sum()
+    };
+    for mix in ["swa full@2 reuse", "full+pool reindex"] {
+        let mut config = small::released(&small::config(mix));
+        // Every expert gets tokens, so that every parameter has a slope.
+        if let FfnConfig::Moe { experts, active, .. } = &mut config.ffn {
+            *active = *experts;
+        }
+        // Biases of gates choose and nothing else: they have no slope.
+        check(&config, Phase::Sparse, loss, |name| !is_indexer(name) && !name.ends_with("gate.bias"));
     }
 }
 
@@ -111,7 +129,7 @@ fn every_indexer_parameter_follows_the_index_losses() {
     let loss = |out: ModelOutput| out.index_losses.into_iter().map(|(_, loss)| loss).reduce(|a, b| a + b).unwrap();
     for mix in small::MIXES.into_iter().filter(|mix| mix.contains("full")) {
         for phase in [Phase::Sparse, Phase::Dense] {
-            check(mix, phase, loss, is_indexer);
+            check(&small::config(mix), phase, loss, is_indexer);
         }
     }
 }

@@ -12,6 +12,7 @@ mod cases;
 mod common;
 mod driver;
 mod elementwise;
+mod hyper;
 mod kl;
 mod mass;
 mod readout;
@@ -74,6 +75,9 @@ suite! {
     rotate: crate::rotate::Rotate,
     rms_norm: crate::elementwise::RmsNorm,
     swiglu: crate::elementwise::Swiglu,
+    sinkhorn: crate::hyper::Sinkhorn,
+    hyper_read: crate::hyper::Read,
+    hyper_write: crate::hyper::Write,
     cross_entropy: crate::update::CrossEntropy,
     adamw: crate::update::Adamw,
 }

@@ -1,0 +1,117 @@
+//! A sequence given in pieces to a cache has the logits of one pass over all of it.
+#![cfg(feature = "flex")]
+
+mod common;
+
+use burn::module::{Module, ModuleMapper, Param};
+use burn::tensor::{DType, Device, Int, Tensor};
+use common::random::Source;
+use common::small::{self, MIXES};
+use common::{Golden, assert_close, ints, numbers};
+use csa2_model::attention::{Cache, Context};
+use csa2_model::checkpoint::load;
+use csa2_model::config::ModelConfig;
+use csa2_model::model::Model;
+use rand::RngExt;
+
+/// Logits `[B, S, vocabulary]` of tokens given in pieces of these lengths, and the selections of every layer `[S]` of rows.
+fn in_pieces(
+    model: &Model,
+    config: &ModelConfig,
+    tokens: &Tensor<2, Int>,
+    pieces: &[usize],
+    dtype: DType,
+) -> (Tensor<3>, Vec<Vec<Vec<i64>>>) {
+    let device = tokens.device();
+    let mut cache = Cache::new(config.layers.len());
+    let mut logits = Vec::new();
+    let mut selections = vec![Vec::new(); config.layers.len()];
+    for &length in pieces {
+        let cx = Context::continued(config, cache.len(), length, dtype, &device).with_trace(true);
+        let piece = tokens.clone().narrow(1, cache.len(), length);
+        let out = model.forward_cached(piece, &mut cache, &cx);
+        for (rows, trace) in selections.iter_mut().zip(out.traces) {
+            let [_, _, width] = trace.attn.topk.dims();
+            rows.extend(ints(trace.attn.topk.narrow(0, 0, 1)).chunks(width).map(<[i64]>::to_vec));
+        }
+        logits.push(out.logits);
+    }
+    assert_eq!(cache.len(), pieces.iter().sum::<usize>());
+    (Tensor::cat(logits, 1), selections)
+}
+
+struct ToF64;
+
+impl ModuleMapper for ToF64 {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        param.map(|value| {
+            let device = value.device();
+            Tensor::from_data(value.into_data().convert::<f64>(), (&device, DType::F64))
+        })
+    }
+}
+
+#[test]
+fn the_released_pattern_at_every_split() {
+    let golden = Golden::load("c_model10_s64");
+    let device = Device::flex();
+    let config = golden.config();
+    let model = load(Model::new(&config, None, &device).unwrap(), golden.weights("weights."), "golden").unwrap();
+    let tokens = golden.indices::<2>("input_ids", &device);
+    let seq = tokens.dims()[1];
+    let (expected, prefill) = (golden.values("logits"), golden.about["prefill"].as_u64().unwrap() as usize);
+    let whole = in_pieces(&model, &config, &tokens, &[seq], DType::F32).1;
+    for split in 1..seq {
+        let pieces: Vec<usize> = std::iter::once(split).chain(std::iter::repeat_n(1, seq - split)).collect();
+        let (logits, selections) = in_pieces(&model, &config, &tokens, &pieces, DType::F32);
+        assert_close(&format!("split at {split}"), &numbers(logits.clone()), &expected, 1e-4);
+        assert_eq!(selections, whole, "split at {split}");
+        if split == prefill {
+            let part = |start, length| numbers(logits.clone().narrow(1, start, length));
+            assert_close("prefill", &part(0, split), &golden.values("prefill_logits"), 1e-4);
+            assert_close("decode", &part(split, seq - split), &golden.values("decode_logits"), 1e-4);
+        }
+    }
+    assert!(golden.has("decode_logits"));
+}
+
+/// The small models, plain and with hyper-connections and experts.
+fn configs() -> impl Iterator<Item = ModelConfig> {
+    MIXES.into_iter().chain(["full@4 reuse", "dense full@2+pool reindex"]).flat_map(|mix| {
+        let plain = small::config(mix);
+        [small::released(&plain), plain]
+    })
+}
+
+#[test]
+fn pieces_of_any_length() {
+    let device = Device::flex();
+    for (number, config) in configs().enumerate() {
+        let model = small::model(&config, number as u64, &device).map(&mut ToF64);
+        let mut source = Source::new(number as u64);
+        for seq in [1, 5, 26] {
+            let tokens = small::ids(&source.tokens([2, seq], small::VOCABULARY), [2, seq], &device);
+            let cx = Context::new(&config, seq, DType::F64, &device);
+            let expected = numbers(model.forward(tokens.clone(), &cx).logits);
+            for longest in [1, 3, 11] {
+                let mut pieces = Vec::new();
+                while pieces.iter().sum::<usize>() < seq {
+                    let left = seq - pieces.iter().sum::<usize>();
+                    pieces.push(source.0.random_range(1..=longest).min(left));
+                }
+                let found = in_pieces(&model, &config, &tokens, &pieces, DType::F64).0;
+                assert_close(&format!("{} in {pieces:?}", config.layers), &numbers(found), &expected, 1e-11);
+            }
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "the context starts behind the past")]
+fn a_context_of_another_place_is_refused() {
+    let device = Device::flex();
+    let config = small::config("full reuse");
+    let model = small::model(&config, 1, &device);
+    let cx = Context::continued(&config, 3, 1, DType::F32, &device);
+    model.forward_cached(small::ids(&[1], [1, 1], &device), &mut Cache::new(2), &cx);
+}
