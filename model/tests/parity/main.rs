@@ -14,6 +14,7 @@ mod driver;
 mod elementwise;
 mod kl;
 mod mass;
+mod quantize;
 mod readout;
 mod rotate;
 mod select;
@@ -72,6 +73,7 @@ suite! {
     index_select: crate::select::Select,
     index_kl: crate::kl::Kl,
     rotate: crate::rotate::Rotate,
+    fake_quantize: crate::quantize::Quantize,
     rms_norm: crate::elementwise::RmsNorm,
     swiglu: crate::elementwise::Swiglu,
     cross_entropy: crate::update::CrossEntropy,

@@ -19,6 +19,7 @@ mod kl;
 mod mass;
 mod norm;
 mod products;
+mod quantize;
 mod readout;
 mod rotate;
 mod select;
