@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use crate::attention::{Context, Shared, Trace};
 use crate::block::{Block, RmsNorm, linear};
-use crate::config::{ConfigError, FfnConfig, ModelConfig, QuantFormat, Residual};
+use crate::config::{ConfigError, FfnConfig, ModelConfig, Residual};
 
 /// Why a configuration cannot be built.
 #[derive(Debug, Error)]
@@ -97,15 +97,6 @@ pub fn check(config: &ModelConfig, hint: Option<usize>) -> Result<Sizes, BuildEr
 /// Refuses what this version can plan but not build.
 fn buildable(config: &ModelConfig) -> Result<usize, BuildError> {
     let refuse = |key, value: &str, instead| Err(BuildError::NotBuilt { key, value: value.into(), instead });
-    for (key, format) in [
-        ("quantization.main_kv", config.quantization.main_kv),
-        ("quantization.index", config.quantization.index),
-        ("quantization.window", config.quantization.window),
-    ] {
-        if format != QuantFormat::None {
-            return refuse(key, &format!("\"{}\"", format.name()), "\"none\"");
-        }
-    }
     if config.residual != Residual::Plain {
         return refuse("residual", "hyper", "\"plain\"");
     }

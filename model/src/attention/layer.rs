@@ -6,9 +6,10 @@ use burn::tensor::{Device, Int, Tensor};
 use super::{
     Address, Compressor, Content, Context, IndexQuery, Indexer, OutputProjection, Phase, Query, Shared, WindowKv,
 };
-use crate::config::{ModelConfig, PoolConfig};
+use crate::config::{ModelConfig, PoolConfig, QuantizationConfig};
 use crate::mix::{Mode, PlannedLayer};
 use crate::ops::{self, NO_ENTRY, PoolUse, SelectSpec};
+use crate::quant::Format;
 
 /// An attention layer.
 ///
@@ -43,6 +44,8 @@ struct LayerFacts {
     builds: Option<PoolConfig>,
     /// The pool that this layer searches in.
     reads: Option<PoolConfig>,
+    /// How the main KV that this layer makes is stored.
+    main_kv: Option<Format>,
 }
 
 /// What a layer returns.
@@ -63,7 +66,7 @@ pub struct Trace {
     pub qr: Tensor<3>,
     /// The rotated query `[B, S, H, d]`.
     pub q: Tensor<4>,
-    /// The rotated window latents `[B, S, d]`.
+    /// The window latents as they are read, rotated and quantized `[B, S, d]`.
     pub window: Tensor<3>,
     /// The latents before rotation `[B, max(N, 1), d]`, where the layer has a compressor.
     pub latent: Option<Tensor<3>>,
@@ -101,6 +104,7 @@ impl Attention {
                 scale: (config.head_dim as f64).powf(-0.5),
                 builds: config.pool.filter(|_| layer.builds_pool),
                 reads: config.pool.filter(|_| layer.pool_from.is_some()),
+                main_kv: QuantizationConfig::latent_format(config.quantization.main_kv),
             },
         }
     }
@@ -119,11 +123,11 @@ impl Attention {
         let [batch, seq, _] = x.dims();
         let rope = cx.tokens(self.plan.ratio);
         let (qr, q) = self.query.forward(x.clone(), rope);
-        let window = self.window.forward(x.clone(), rope);
+        let window = self.window.forward(x.clone(), rope, cx);
 
         let latent = self.compressor.as_ref().map(|compressor| compressor.forward(x.clone()));
         let content = self.content(latent.clone(), seq, shared, cx);
-        let index_query = self.indexer.as_ref().map(|indexer| indexer.query(x, qr.clone(), rope));
+        let index_query = self.indexer.as_ref().map(|indexer| indexer.query(x, qr.clone(), rope, cx));
         let topk = self.address(index_query.as_ref(), content.as_ref(), [batch, seq], shared, cx);
 
         let main = match &content {
@@ -154,10 +158,9 @@ impl Attention {
             (Mode::Swa | Mode::Dense, _) => None,
             (mode, Some(latent)) => {
                 let rope = cx.entries(self.plan.ratio);
-                // The quantizer of the main KV belongs here, after the rotation.
                 let content = Content {
-                    main: rope.rotate_vectors(latent.clone()),
-                    index_keys: self.indexer.as_ref().and_then(|indexer| indexer.keys(latent, rope)),
+                    main: cx.stored(rope.rotate_vectors(latent.clone()), self.plan.main_kv),
+                    index_keys: self.indexer.as_ref().and_then(|indexer| indexer.keys(latent, rope, cx)),
                     entries: seq / self.plan.ratio,
                 };
                 if mode == Mode::Full {
