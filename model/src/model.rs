@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use crate::attention::{Cache, Context, LayerCache, Shared};
 use crate::block::{Block, BlockTrace, RmsNorm, Stream, linear};
-use crate::config::{ConfigError, ModelConfig, QuantFormat, Residual};
+use crate::config::{ConfigError, ModelConfig, Residual};
 
 /// Why a configuration cannot be built.
 #[derive(Debug, Error)]
@@ -15,16 +15,6 @@ pub enum BuildError {
     /// The configuration itself is wrong.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// A part that can be planned and costed but not built yet.
-    #[error("`{key} = {value}` can be planned (`csa2 plan`) but not built yet; use `{key} = {instead}`")]
-    NotBuilt {
-        /// Key inside the model table.
-        key: &'static str,
-        /// The value found.
-        value: String,
-        /// What can be built.
-        instead: &'static str,
-    },
     /// An auxiliary head behind a layer that the mix does not have.
     #[error("the task's auxiliary head reads layer {layer}, but the mix has {layers} layers (0 to {})", layers - 1)]
     Hint {
@@ -74,10 +64,9 @@ pub struct ModelOutput {
 /// of token ids.
 ///
 /// # Errors
-/// When the configuration is wrong, lacks the vocabulary size, or asks for a part that cannot be built yet.
+/// When the configuration is wrong, lacks the vocabulary size, or `hint` names no layer.
 pub fn check(config: &ModelConfig, hint: Option<usize>) -> Result<usize, BuildError> {
     config.validate()?;
-    buildable(config)?;
     let vocabulary = config.vocab_size.ok_or_else(|| ConfigError::Missing {
         key: "vocab_size",
         wrong: "the embedding needs it".into(),
@@ -90,27 +79,12 @@ pub fn check(config: &ModelConfig, hint: Option<usize>) -> Result<usize, BuildEr
     }
 }
 
-/// Refuses what this version can plan but not build.
-fn buildable(config: &ModelConfig) -> Result<(), BuildError> {
-    let refuse = |key, value: &str, instead| Err(BuildError::NotBuilt { key, value: value.into(), instead });
-    for (key, format) in [
-        ("quantization.main_kv", config.quantization.main_kv),
-        ("quantization.index", config.quantization.index),
-        ("quantization.window", config.quantization.window),
-    ] {
-        if format != QuantFormat::None {
-            return refuse(key, &format!("\"{}\"", format.name()), "\"none\"");
-        }
-    }
-    Ok(())
-}
-
 impl Model {
     /// A model with uninitialised weights (see [`initialize`](crate::init::initialize)). `hint` names the layer behind which
     /// the task's auxiliary head reads.
     ///
     /// # Errors
-    /// When the configuration is wrong, lacks the vocabulary size, or asks for a part that cannot be built yet.
+    /// When the configuration is wrong, lacks the vocabulary size, or `hint` names no layer.
     pub fn new(config: &ModelConfig, hint: Option<usize>, device: &Device) -> Result<Self, BuildError> {
         let vocabulary = check(config, hint)?;
         let norm = || RmsNorm::new(config.d_model, config.norm_eps, device);

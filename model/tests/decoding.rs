@@ -75,11 +75,11 @@ fn the_released_pattern_at_every_split() {
     assert!(golden.has("decode_logits"));
 }
 
-/// The small models, plain and with hyper-connections and experts.
+/// The small models: plain, with hyper-connections and experts, and quantized.
 fn configs() -> impl Iterator<Item = ModelConfig> {
     MIXES.into_iter().chain(["full@4 reuse", "dense full@2+pool reindex"]).flat_map(|mix| {
         let plain = small::config(mix);
-        [small::released(&plain), plain]
+        [small::released(&plain), small::quantized(mix, small::FORMATS[3]), plain]
     })
 }
 

@@ -6,11 +6,11 @@ mod common;
 
 use burn::tensor::{DType, Device, Int, Tensor, activation};
 use common::small::gradients;
-use common::{Golden, assert_close, assert_relative, numbers};
+use common::{Golden, assert_close, assert_relative, ints, numbers};
 use csa2_model::attention::{Context, Shared};
 use csa2_model::block::{Block, BlockTrace, Gate, Routing, Stream, SwiGlu, split_mixes};
 use csa2_model::checkpoint::load;
-use csa2_model::config::{ModelConfig, Residual, ScoreFunction};
+use csa2_model::config::{ModelConfig, QuantFormat, QuantizationConfig, Residual, ScoreFunction};
 use csa2_model::model::Model;
 
 /// The tensor `[.., n]` as rows `[R, n]`.
@@ -261,4 +261,74 @@ fn gradients_of_whole_models() {
             assert_relative(&format!("{case}: {name}"), &found, &to_f64(&expected.values), 1e-4);
         }
     }
+}
+
+/// The released model's formats.
+const RELEASED: QuantizationConfig =
+    QuantizationConfig { main_kv: QuantFormat::Fp4, index: QuantFormat::Fp4, window: QuantFormat::Fp8 };
+
+#[test]
+fn a_quantized_model() {
+    let golden = Golden::load("c_model5_quant");
+    let device = Device::flex();
+    let plain = golden.config();
+    let tokens = golden.indices::<2>("input_ids", &device);
+    let seq = tokens.dims()[1];
+    let run = |config: &ModelConfig| {
+        let cx = Context::new(config, seq, DType::F32, &device).with_trace(true);
+        model(&golden, config, &device).forward(tokens.clone(), &cx)
+    };
+    assert_close("plain", &numbers(run(&plain).logits), &golden.values("logits_noquant"), 1e-4);
+    let config = ModelConfig { quantization: RELEASED, ..plain };
+    let out = run(&config);
+    assert_close("quantized", &numbers(out.logits.clone()), &golden.values("logits"), 1e-3);
+    assert_close("quantized, f64", &numbers(out.logits), &golden.values("f64.logits"), 1e-3);
+    for (number, trace) in out.traces.iter().enumerate() {
+        let name = |part: &str| format!("cap.layers.{number}.{part}");
+        let close = |part: &str, found: Vec<f64>| {
+            assert_close(&name(part), &found, &golden.values(&name(part)), 1e-3);
+        };
+        close("attn.input", numbers(trace.attn_input.clone()));
+        close("attn.window_kv", numbers(trace.attn.window.clone()));
+        if golden.has(&name("attn.compress_kv")) {
+            let content = trace.attn.content.clone().unwrap();
+            close("attn.compress_kv", numbers(content.main));
+            if golden.has(&name("attn.indexer.k")) {
+                close("attn.indexer.k", numbers(content.index_keys.unwrap()));
+            }
+        }
+        if golden.has(&name("attn.indexer.q")) {
+            close("attn.indexer.q", numbers(trace.attn.index_query.clone().unwrap().q));
+        }
+        check_selection(&golden, &config, number, &ints(trace.attn.topk.clone()));
+        close("attn.lse", numbers(trace.attn.lse.clone()));
+        close("attn.output", numbers(trace.attn_output.clone()));
+        close("ffn.output", numbers(trace.ffn_output.clone()));
+        close("streams_out", streams(&trace.output));
+    }
+    assert_eq!(out.traces.len(), config.layers.len());
+}
+
+/// Entries exactly, in rows whose K-th score is further from the next one than rounding can move it.
+fn check_selection(golden: &Golden, config: &ModelConfig, number: usize, found: &[i64]) {
+    let name = |part: &str| format!("cap.layers.{number}.attn.{part}");
+    let (dims, listed) = golden.numbers(&name("topk_idxs"));
+    let window = config.window.min(dims[1]);
+    if dims[2] == window {
+        return;
+    }
+    let margins = golden.has(&name("indexer.topk_margin")).then(|| golden.values(&name("indexer.topk_margin")));
+    let mut compared = 0;
+    for (row, expected) in listed.chunks(dims[2]).enumerate() {
+        if margins.as_ref().is_some_and(|margins| margins[row] < 1e-4) {
+            continue;
+        }
+        // Behind the window, entries are numbered after the sequence's tokens.
+        let entry = |&at: &f64| if at < 0.0 { -1 } else { at as i64 - dims[1] as i64 };
+        let expected: Vec<i64> = expected[window..].iter().map(entry).collect();
+        let width = expected.len();
+        assert_eq!(found[row * width..(row + 1) * width], expected, "layer {number}, query {row}");
+        compared += 1;
+    }
+    assert!(compared * 10 >= dims[0] * dims[1] * 9, "nearly every row is compared: {compared}");
 }

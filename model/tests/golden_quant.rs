@@ -3,7 +3,9 @@
 
 mod common;
 
+use burn::tensor::{DType, Device, Tensor, TensorData};
 use common::Golden;
+use csa2_model::ops;
 use csa2_model::quant::{Format, QuantError, fake_quantize, pack, unpack};
 
 fn floats(golden: &Golden, name: &str) -> Vec<f32> {
@@ -75,6 +77,12 @@ fn groups() {
         assert_eq!(packed.codes.len() * 8, x.len() * format.bits());
         let back = unpack(&packed).unwrap();
         assert_same(name, &back, &floats(&golden, &format!("{name}.dequant")));
+        for dtype in [DType::F32, DType::F64] {
+            let x = TensorData::new(x.clone(), [x.len()]);
+            let operator = ops::fake_quantize(Tensor::<1>::from_data(x, (&Device::flex(), dtype)), format);
+            let found: Vec<f32> = operator.into_data().convert::<f32>().try_to_vec().unwrap();
+            assert_same(&format!("{name} by the operator, {dtype:?}"), &found, &back);
+        }
         let mut faked = x;
         fake_quantize(&mut faked, format);
         assert_same(name, &faked, &back);

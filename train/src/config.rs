@@ -40,6 +40,24 @@ impl RunConfig {
         }
         Ok(model)
     }
+
+    /// Checks the training settings for sequences of `seq_len` tokens, alone and against the model.
+    ///
+    /// # Errors
+    /// The first setting that cannot be, with what would be right.
+    pub fn validate(&self, seq_len: usize) -> Result<(), RunConfigError> {
+        self.train.validate(seq_len)?;
+        if self.train.quantize_from > 0 && !self.model.quantization.any() {
+            let right = "the model has no quantization to switch on; set model.quantization (main_kv, index or window), \
+                         or leave quantize_from out";
+            return Err(refusal("quantize_from", &self.train.quantize_from, right));
+        }
+        Ok(())
+    }
+}
+
+fn refusal(key: &'static str, value: &dyn std::fmt::Debug, right: &str) -> RunConfigError {
+    RunConfigError::Train { key, value: format!("{value:?}"), right: right.into() }
 }
 
 /// How a run trains. Unknown keys are refused.
@@ -78,6 +96,11 @@ pub struct TrainConfig {
     /// nothing). There is no loss for the balance.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expert_bias_speed: Option<f64>,
+    /// Steps at the start that compute without the model's quantization, evaluations included; the steps after them, and the
+    /// evaluation at the end, compute with it (default 0: all do). The number of all steps leaves it to the evaluation at
+    /// the end.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub quantize_from: u64,
     /// Steps between two lines on the training batches (default 10).
     #[serde(default = "log_every")]
     pub log_every: u64,
@@ -89,6 +112,11 @@ pub struct TrainConfig {
     pub checkpoint_every: u64,
 }
 
+/// A run that is quantized throughout is recorded as it was before this could be chosen.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands over a reference")]
+fn is_zero(steps: &u64) -> bool {
+    *steps == 0
+}
 fn warmup() -> f64 {
     0.05
 }
@@ -176,9 +204,7 @@ impl TrainConfig {
     /// # Errors
     /// The first setting that cannot be, with what would be right.
     pub fn validate(&self, seq_len: usize) -> Result<(), RunConfigError> {
-        let refuse = |key, value: &dyn std::fmt::Debug, right: &str| {
-            Err(RunConfigError::Train { key, value: format!("{value:?}"), right: right.into() })
-        };
+        let refuse = |key, value: &dyn std::fmt::Debug, right: &str| Err(refusal(key, value, right));
         if self.batch == 0 || self.batch > 1 << 20 {
             return refuse("batch", &self.batch, "a step needs 1 to 1048576 sequences");
         }
@@ -193,6 +219,11 @@ impl TrainConfig {
         if self.steps(seq_len) == 0 {
             let need = self.tokens_per_step(seq_len);
             return refuse("tokens", &self.tokens, &format!("one step takes {need} tokens (batch x sequence length)"));
+        }
+        let steps = self.steps(seq_len);
+        if self.quantize_from > steps {
+            let right = format!("the run has {steps} steps; at {steps} only the evaluation at its end is quantized");
+            return refuse("quantize_from", &self.quantize_from, &right);
         }
         let share = |x: f64| (0.0..=1.0).contains(&x);
         let shares =
@@ -294,6 +325,11 @@ mod tests {
         assert!(refused(|c| c.betas = [0.9, 1.0 - 1e-12]).starts_with("`train.betas = "), "1 as a 32-bit number");
         assert!(refused(|c| c.index_loss = -1.0).starts_with("`train.index_loss = -1.0`"));
         assert!(refused(|c| c.expert_bias_speed = Some(-1e-3)).starts_with("`train.expert_bias_speed = -0.001`"));
+        assert_eq!(
+            refused(|c| c.quantize_from = 105),
+            "`train.quantize_from = 105`: the run has 104 steps; at 104 only the evaluation at its end is quantized"
+        );
+        assert!(TrainConfig { quantize_from: 104, ..config() }.validate(48).is_ok());
         assert!(refused(|c| c.evaluate_every = 0).starts_with("`train.evaluate_every = 0`"));
         assert!(config().validate(48).is_ok());
     }

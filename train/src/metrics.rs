@@ -25,7 +25,8 @@ pub struct MetricLine {
     pub split: Split,
     /// How addresses were made at this step.
     pub phase: Phase,
-    /// Values by name: `loss`, `accuracy`, `lr`; a slash adds a tag: `accuracy/distance 17-24`, `index_kl/layer 1`.
+    /// Values by name: `loss`, `accuracy`, `lr`; a slash adds a tag: `accuracy/distance 17-24`, `index_kl/layer 1`. Where the
+    /// model has quantization, `quantized` is 1 if it was on and 0 if not.
     #[serde(deserialize_with = "null_is_nan_map")]
     pub values: BTreeMap<String, f64>,
 }

@@ -96,7 +96,7 @@ pub struct Finished {
     pub steps: u64,
     /// Tokens trained on.
     pub tokens: u64,
-    /// Validation values at the end, addresses sparse.
+    /// Validation values at the end, addresses sparse and the model quantized where it is to be.
     pub values: BTreeMap<String, f64>,
     /// Seconds spent training and evaluating, interruptions left out.
     pub seconds: f64,
@@ -151,7 +151,7 @@ impl Trainer<'_> {
     /// When configuration, files or device fail, or when a loss or gradient is not finite.
     pub fn run(&self) -> Result<Outcome, TrainError> {
         let seq = self.task.seq_len();
-        self.config.train.validate(seq)?;
+        self.config.validate(seq)?;
         let device = self.device.clone().autodiff();
         let steps = self.steps();
         let dense_steps = self.config.train.dense_steps(seq);
@@ -161,7 +161,8 @@ impl Trainer<'_> {
         let training = Context::new(&model_config, seq, DType::F32, &device).with_index_loss(indexed);
         let measuring = Context::new(&model_config, seq, DType::F32, &self.device).with_index_loss(true);
         let phase = |step: u64| if step < dense_steps { Phase::Dense } else { Phase::Sparse };
-        let at = |cx: &Context, step: u64| cx.clone().with_phase(phase(step));
+        let quantized = |step: u64| step >= self.config.train.quantize_from;
+        let at = |cx: &Context, step: u64| cx.clone().with_phase(phase(step)).with_quantization(quantized(step));
         if now.step == 0 {
             self.measure(&mut now, &at(&measuring, 0))?;
         }
@@ -301,13 +302,13 @@ impl Trainer<'_> {
             values.insert("grad_norm_indexers".into(), norms.indexers);
         }
         values.insert("lr".into(), rate);
-        self.append(now, Split::Train, cx.phase, values)
+        self.append(now, Split::Train, cx, values)
     }
 
     /// Evaluates and writes the values down.
     fn measure(&self, now: &mut Progress, cx: &Context) -> Result<BTreeMap<String, f64>, TrainError> {
         let values = self.evaluate(now, cx)?;
-        self.append(now, Split::Validation, cx.phase, values.clone())?;
+        self.append(now, Split::Validation, cx, values.clone())?;
         Ok(values)
     }
 
@@ -331,11 +332,14 @@ impl Trainer<'_> {
         &self,
         now: &mut Progress,
         split: Split,
-        phase: Phase,
-        values: BTreeMap<String, f64>,
+        cx: &Context,
+        mut values: BTreeMap<String, f64>,
     ) -> Result<(), TrainError> {
+        if self.config.model.quantization.any() {
+            values.insert("quantized".into(), f64::from(u8::from(cx.quantize)));
+        }
         let tokens = now.step * self.config.train.tokens_per_step(self.task.seq_len());
-        Ok(now.metrics.append(&MetricLine { step: now.step, tokens, split, phase, values })?)
+        Ok(now.metrics.append(&MetricLine { step: now.step, tokens, split, phase: cx.phase, values })?)
     }
 
     fn not_finite(&self, now: &Progress, what: &'static str, place: String) -> TrainError {

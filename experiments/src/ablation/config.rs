@@ -255,7 +255,7 @@ fn resolve(
     check::buildable(&run.model, &*task)?;
     let cost = Cost::of(&run.model).map_err(|error: ConfigError| error.to_string())?;
     check::size(&run.model, &cost, task.seq_len())?;
-    run.train.validate(task.seq_len()).map_err(|error| error.to_string())?;
+    run.validate(task.seq_len()).map_err(|error| error.to_string())?;
     Ok(Variant { name: variant.name.clone(), note: variant.note.clone(), overrides, run, task, cost })
 }
 

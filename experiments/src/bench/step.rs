@@ -78,7 +78,7 @@ impl Step {
 pub fn run(bench: &Bench, subject: &Step) -> Result<Row, BenchError> {
     let wrong = |error: &dyn std::fmt::Display| BenchError::Step(format!("{}: {error}", subject.name));
     let (task, train) = (&*subject.task, &subject.run.train);
-    train.validate(task.seq_len()).map_err(|error| wrong(&error))?;
+    subject.run.validate(task.seq_len()).map_err(|error| wrong(&error))?;
     let config = subject.run.model_for(task).map_err(|error| wrong(&error))?;
     let device = bench.device.clone().autodiff();
     let hint = task.auxiliary().map(|auxiliary| auxiliary.after_layer);

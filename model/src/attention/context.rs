@@ -7,7 +7,8 @@ use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use super::{RopeTable, rope_frequencies};
 use crate::config::ModelConfig;
 use crate::mix::Mode;
-use crate::ops::NO_ENTRY;
+use crate::ops::{self, NO_ENTRY};
+use crate::quant::Format;
 
 /// How addresses are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -28,6 +29,8 @@ pub struct Context {
     pub index_loss: bool,
     /// Whether layers keep their intermediate values.
     pub trace: bool,
+    /// Whether vectors are rounded to the formats that the model's configuration stores them in.
+    pub quantize: bool,
     start: usize,
     length: usize,
     base: RopeTable,
@@ -37,7 +40,7 @@ pub struct Context {
 }
 
 impl Context {
-    /// For sequences of `seq` tokens, sparse, without indexer losses and traces.
+    /// For sequences of `seq` tokens, sparse, without indexer losses and traces, quantized where the model is.
     pub fn new(config: &ModelConfig, seq: usize, dtype: DType, device: &Device) -> Self {
         Self::continued(config, 0, seq, dtype, device)
     }
@@ -57,6 +60,7 @@ impl Context {
             phase: Phase::Sparse,
             index_loss: false,
             trace: false,
+            quantize: true,
             start,
             length: end,
             base: RopeTable::from_row(&base, start, seq, 1, dtype, device),
@@ -95,6 +99,22 @@ impl Context {
     /// Entries of ratio `ratio` that this pass makes.
     pub fn new_entries(&self, ratio: usize) -> usize {
         self.length / ratio - self.start / ratio
+    }
+
+    /// The same context with a quantized model's formats imitated or not.
+    #[must_use]
+    pub fn with_quantization(mut self, quantize: bool) -> Self {
+        self.quantize = quantize;
+        self
+    }
+
+    /// What is read back of vectors that are stored in `format`: `x` itself where that is none, or while the formats are not
+    /// imitated.
+    pub(super) fn stored<const D: usize>(&self, x: Tensor<D>, format: Option<Format>) -> Tensor<D> {
+        match format {
+            Some(format) if self.quantize => ops::fake_quantize(x, format),
+            _ => x,
+        }
     }
 
     /// The table of token positions for a layer of ratio `ratio` (0: no compressed entries).

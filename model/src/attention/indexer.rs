@@ -4,9 +4,10 @@ use burn::module::Module;
 use burn::nn::Linear;
 use burn::tensor::{Device, Tensor};
 
-use super::RopeTable;
+use super::{Context, RopeTable};
 use crate::block::{RmsNorm, linear};
-use crate::config::ModelConfig;
+use crate::config::{ModelConfig, QuantizationConfig};
+use crate::quant::Format;
 
 /// Index query and head weights, and in a `full` layer the index keys (report 2.3).
 #[derive(Module, Debug)]
@@ -16,12 +17,14 @@ pub struct Indexer {
     wk: Option<Linear>,
     k_norm: Option<RmsNorm>,
     heads: usize,
+    #[module(skip)]
+    format: Option<Format>,
 }
 
 /// What an indexer asks with.
 #[derive(Clone, Debug)]
 pub struct IndexQuery {
-    /// Rotated index queries `[B, S, H_I, d_I]`.
+    /// Index queries as they are scored, rotated and quantized `[B, S, H_I, d_I]`.
     pub q: Tensor<4>,
     /// Head weights `[B, S, H_I]`.
     pub weights: Tensor<3>,
@@ -37,27 +40,27 @@ impl Indexer {
             wk: keys.then(|| linear(config.head_dim, config.index_dim, device)),
             k_norm: keys.then(|| RmsNorm::new(config.index_dim, config.norm_eps, device)),
             heads: config.index_heads,
+            format: QuantizationConfig::index_format(config.quantization.index),
         }
     }
 
-    /// `q_I = qr Wq_I`, rotated at the token's position; `a = x Wa d_I^-0.5 H_I^-0.5`. The inputs `x` `[B, S, d_model]` and
-    /// `qr` `[B, S, rank]` are detached: the indexer's loss does not shape the trunk. The quantizer of index queries
-    /// belongs here, after the rotation.
-    pub fn query(&self, x: Tensor<3>, qr: Tensor<3>, rope: &RopeTable) -> IndexQuery {
+    /// `q_I = qr Wq_I`, rotated at the token's position and quantized; `a = x Wa d_I^-0.5 H_I^-0.5`. The inputs `x`
+    /// `[B, S, d_model]` and `qr` `[B, S, rank]` are detached: the indexer's loss does not shape the trunk.
+    pub fn query(&self, x: Tensor<3>, qr: Tensor<3>, rope: &RopeTable, cx: &Context) -> IndexQuery {
         let [batch, seq, _] = x.dims();
         let q = self.wq_b.forward(qr.detach());
         let dim = q.dims()[2] / self.heads;
         let scale = ((dim * self.heads) as f64).powf(-0.5);
         IndexQuery {
-            q: rope.rotate(q.reshape([batch, seq, self.heads, dim])),
+            q: cx.stored(rope.rotate(q.reshape([batch, seq, self.heads, dim])), self.format),
             weights: self.weights_proj.forward(x.detach()).mul_scalar(scale),
         }
     }
 
-    /// `k_I = RMSNorm(latent Wk_I)` from the detached latent `[B, N, d]` before its rotation, rotated at the entry's position:
-    /// `[B, N, d_I]`. None in a `reindex` layer, which searches the keys of its `full`.
-    pub fn keys(&self, latent: Tensor<3>, rope: &RopeTable) -> Option<Tensor<3>> {
+    /// `k_I = RMSNorm(latent Wk_I)` from the detached latent `[B, N, d]` before its rotation, rotated at the entry's position
+    /// and quantized: `[B, N, d_I]`. None in a `reindex` layer, which searches the keys of its `full`.
+    pub fn keys(&self, latent: Tensor<3>, rope: &RopeTable, cx: &Context) -> Option<Tensor<3>> {
         let (wk, k_norm) = (self.wk.as_ref()?, self.k_norm.as_ref()?);
-        Some(rope.rotate_vectors(k_norm.forward(wk.forward(latent.detach()))))
+        Some(cx.stored(rope.rotate_vectors(k_norm.forward(wk.forward(latent.detach()))), self.format))
     }
 }

@@ -7,9 +7,10 @@ use super::{
     Address, Compressor, Content, Context, IndexQuery, Indexer, LayerCache, OutputProjection, Phase, Query, Shared,
     WindowKv,
 };
-use crate::config::{ModelConfig, PoolConfig};
+use crate::config::{ModelConfig, PoolConfig, QuantizationConfig};
 use crate::mix::{Mode, PlannedLayer};
 use crate::ops::{self, NO_ENTRY, PoolUse, SelectSpec};
+use crate::quant::Format;
 
 /// An attention layer.
 ///
@@ -44,6 +45,8 @@ struct LayerFacts {
     builds: Option<PoolConfig>,
     /// The pool that this layer searches in.
     reads: Option<PoolConfig>,
+    /// How the main KV that this layer makes is stored.
+    main_kv: Option<Format>,
 }
 
 /// What a layer returns.
@@ -64,7 +67,7 @@ pub struct Trace {
     pub qr: Tensor<3>,
     /// The rotated query `[B, S, H, d]`.
     pub q: Tensor<4>,
-    /// The rotated window latents `[B, S, d]`.
+    /// The window latents as they are read, rotated and quantized `[B, S, d]`.
     pub window: Tensor<3>,
     /// The latents before rotation `[B, max(N, 1), d]`, where the layer has a compressor.
     pub latent: Option<Tensor<3>>,
@@ -102,6 +105,7 @@ impl Attention {
                 scale: (config.head_dim as f64).powf(-0.5),
                 builds: config.pool.filter(|_| layer.builds_pool),
                 reads: config.pool.filter(|_| layer.pool_from.is_some()),
+                main_kv: QuantizationConfig::latent_format(config.quantization.main_kv),
             },
         }
     }
@@ -135,7 +139,7 @@ impl Attention {
         let rope = cx.tokens(self.plan.ratio);
         let (qr, q) = self.query.forward(x.clone(), rope);
         let width = if self.plan.mode == Mode::Dense { cx.start() + seq } else { self.plan.window };
-        let mut window = self.window.forward(x.clone(), rope);
+        let mut window = self.window.forward(x.clone(), rope, cx);
         if let Some(past) = past.as_mut() {
             // A later query of an unlimited window reads everything.
             let kept = if self.plan.mode == Mode::Dense { usize::MAX } else { width };
@@ -147,7 +151,7 @@ impl Attention {
             Some(past) => past.groups(x.clone(), self.plan.ratio).map(|groups| compressor.forward(groups)),
         });
         let content = self.content(latent.clone(), past, shared, cx);
-        let index_query = self.indexer.as_ref().map(|indexer| indexer.query(x, qr.clone(), rope));
+        let index_query = self.indexer.as_ref().map(|indexer| indexer.query(x, qr.clone(), rope, cx));
         let topk = self.address(index_query.as_ref(), content.as_ref(), [batch, seq], shared, cx);
 
         let main = match &content {
@@ -186,9 +190,8 @@ impl Attention {
             (mode, Some(_)) => {
                 let rope = cx.entries(ratio);
                 let made = latent.map(|latent| Content {
-                    // The quantizer of the main KV belongs here, after the rotation.
-                    main: rope.rotate_vectors(latent.clone()),
-                    index_keys: self.indexer.as_ref().and_then(|indexer| indexer.keys(latent, rope)),
+                    main: cx.stored(rope.rotate_vectors(latent.clone()), self.plan.main_kv),
+                    index_keys: self.indexer.as_ref().and_then(|indexer| indexer.keys(latent, rope, cx)),
                     entries: cx.new_entries(ratio),
                 });
                 let content = match past {

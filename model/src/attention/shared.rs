@@ -5,9 +5,9 @@ use burn::tensor::{Int, Tensor};
 /// The global entries that a `full` layer has made.
 #[derive(Clone, Debug)]
 pub struct Content {
-    /// Main latents, rotated `[B, max(N, 1), d]`.
+    /// Main latents as they are read, rotated and quantized `[B, max(N, 1), d]`.
     pub main: Tensor<3>,
-    /// Index keys, rotated `[B, max(N, 1), d_I]`; none where content comes without an index (`stale`).
+    /// Index keys, rotated and quantized `[B, max(N, 1), d_I]`; none where content comes without an index (`stale`).
     pub index_keys: Option<Tensor<3>>,
     /// N, the entries that exist; a row beyond them is padding.
     pub entries: usize,

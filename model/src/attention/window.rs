@@ -4,15 +4,19 @@ use burn::module::Module;
 use burn::nn::Linear;
 use burn::tensor::{Device, Tensor};
 
-use super::RopeTable;
+use super::{Context, RopeTable};
 use crate::block::{RmsNorm, linear};
-use crate::config::ModelConfig;
+use crate::config::{ModelConfig, QuantizationConfig};
+use crate::quant::Format;
 
-/// One latent per token for all heads: `RMSNorm(x Wkv)`, rotated (report 2.2).
+/// One latent per token for all heads: `RMSNorm(x Wkv)`, rotated, and then quantized as a whole where the model quantizes its
+/// windows (report 2.2).
 #[derive(Module, Debug)]
 pub struct WindowKv {
     wkv: Linear,
     kv_norm: RmsNorm,
+    #[module(skip)]
+    format: Option<Format>,
 }
 
 impl WindowKv {
@@ -21,12 +25,12 @@ impl WindowKv {
         Self {
             wkv: linear(config.d_model, config.head_dim, device),
             kv_norm: RmsNorm::new(config.head_dim, config.norm_eps, device),
+            format: QuantizationConfig::latent_format(config.quantization.window),
         }
     }
 
-    /// From `x` `[B, S, d_model]`: the rotated latents `[B, S, d]`. The quantizer of the window's storage format belongs
-    /// here, after the rotation.
-    pub fn forward(&self, x: Tensor<3>, rope: &RopeTable) -> Tensor<3> {
-        rope.rotate_vectors(self.kv_norm.forward(self.wkv.forward(x)))
+    /// From `x` `[B, S, d_model]`: the latents `[B, S, d]` as they are read.
+    pub fn forward(&self, x: Tensor<3>, rope: &RopeTable, cx: &Context) -> Tensor<3> {
+        cx.stored(rope.rotate_vectors(self.kv_norm.forward(self.wkv.forward(x))), self.format)
     }
 }

@@ -8,6 +8,7 @@ mod validate;
 use serde::{Deserialize, Serialize};
 
 use crate::mix::LayerPlan;
+use crate::quant::Format;
 
 pub use error::ConfigError;
 
@@ -175,7 +176,8 @@ pub enum Residual {
     },
 }
 
-/// The number format of each kind of stored vector.
+/// The number format of each kind of stored vector: values are rounded to it after the rotation wherever they are used, in
+/// every forward pass, and gradients pass the rounding unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct QuantizationConfig {
@@ -199,7 +201,7 @@ pub enum QuantFormat {
     None,
     /// E4M3 with one power-of-two scale per 32 numbers.
     Fp8,
-    /// E2M1 with one scale per group of 16 (latents) or 32 (indexer).
+    /// E2M1 with one E4M3 scale per 16 numbers (latents), or one power-of-two scale per 32 (indexer).
     Fp4,
 }
 
@@ -215,21 +217,44 @@ impl QuantFormat {
 }
 
 impl QuantizationConfig {
+    /// Whether any kind of vector is quantized.
+    pub fn any(self) -> bool {
+        self != Self::default()
+    }
+
+    /// How a main KV or window latent is stored; none where it is not quantized.
+    pub const fn latent_format(format: QuantFormat) -> Option<Format> {
+        match format {
+            QuantFormat::None => None,
+            QuantFormat::Fp8 => Some(Format::Fp8E8m0),
+            QuantFormat::Fp4 => Some(Format::Fp4E4m3),
+        }
+    }
+
+    /// How an indexer vector is stored; none where it is not quantized.
+    pub const fn index_format(format: QuantFormat) -> Option<Format> {
+        match format {
+            QuantFormat::None => None,
+            QuantFormat::Fp8 => Some(Format::Fp8E8m0),
+            QuantFormat::Fp4 => Some(Format::Fp4E8m0),
+        }
+    }
+
     /// Numbers of a main KV or window latent that share a scale; 1 where the format has none.
     pub const fn latent_group(format: QuantFormat) -> usize {
-        match format {
-            QuantFormat::None => 1,
-            QuantFormat::Fp8 => 32,
-            QuantFormat::Fp4 => 16,
-        }
+        group(Self::latent_format(format))
     }
 
     /// Numbers of an indexer vector that share a scale; 1 where the format has none.
     pub const fn index_group(format: QuantFormat) -> usize {
-        match format {
-            QuantFormat::None => 1,
-            QuantFormat::Fp8 | QuantFormat::Fp4 => 32,
-        }
+        group(Self::index_format(format))
+    }
+}
+
+const fn group(format: Option<Format>) -> usize {
+    match format {
+        Some(format) => format.group(),
+        None => 1,
     }
 }
 
@@ -285,6 +310,20 @@ mod tests {
         assert_eq!((config.norm_eps, config.sink_init), (1e-6, 0.0));
         assert_eq!(config.quantization, QuantizationConfig::default());
         assert_eq!(config.validate(), Ok(()));
+    }
+
+    #[test]
+    fn formats_of_each_part() {
+        use QuantFormat::{Fp4, Fp8, None as Off};
+        let latent = [Off, Fp8, Fp4].map(QuantizationConfig::latent_format);
+        let index = [Off, Fp8, Fp4].map(QuantizationConfig::index_format);
+        assert_eq!(latent, [None, Some(Format::Fp8E8m0), Some(Format::Fp4E4m3)]);
+        assert_eq!(index, [None, Some(Format::Fp8E8m0), Some(Format::Fp4E8m0)]);
+        assert_eq!([Off, Fp8, Fp4].map(QuantizationConfig::latent_group), [1, 32, 16]);
+        assert_eq!([Off, Fp8, Fp4].map(QuantizationConfig::index_group), [1, 32, 32]);
+        let only = |part: &str| read(|v| v["quantization"] = json!({part: "fp4"})).unwrap().quantization;
+        assert!(["main_kv", "index", "window"].into_iter().all(|part| only(part).any()));
+        assert!(!QuantizationConfig::default().any() && !read(|_| ()).unwrap().quantization.any());
     }
 
     #[test]

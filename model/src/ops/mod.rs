@@ -2,7 +2,7 @@
 //!
 //! One file per operator holds its trait, its gradient rule for any `Autodiff<B>` and the function that layers
 //! call. Implementations: [`reference`](mod@reference) (plain tensors, exact and slow, for tests), `flex` (native CPU
-//! code) and `cube` (kernels for wgpu and CUDA).
+//! code) and `cube` (kernels for wgpu and CUDA). Fake quantization has [`quant`](crate::quant) in place of a reference.
 //! A layer never asks which backend it runs on.
 //!
 //! | operator | what it computes | gradient for |
@@ -12,6 +12,7 @@
 //! | [`attention_mass`] | the read-out's probabilities on listed entries, summed over heads (the indexer's teacher) | none (detached) |
 //! | [`index_kl`] | KL(teacher ‖ student) of the indexer, per query | index query, index keys, head weights |
 //! | [`rotate`] | rotary position on the last channels, forwards or backwards | the rotated tensor |
+//! | [`fake_quantize`] | what would be read back if vectors were stored in few bits | its input (straight through) |
 //! | [`rms_norm`](fn@rms_norm), [`swiglu`](fn@swiglu) | as their names say | all inputs |
 //! | [`cross_entropy`](fn@cross_entropy) | the language model's loss of every row | logits |
 //! | [`sinkhorn`](fn@sinkhorn) | a balanced matrix a token, that mixes residual streams | logits |
@@ -24,6 +25,7 @@ mod hyper;
 mod kl;
 mod mass;
 mod norm;
+mod quantize;
 mod readout;
 pub mod reference;
 mod rotate;
@@ -44,6 +46,7 @@ pub use hyper::{HYPER_EPS, HyperBackend, SINKHORN_ROUNDS, hyper_read, hyper_writ
 pub use kl::{IndexKlBackend, index_kl};
 pub use mass::{MassBackend, attention_mass};
 pub use norm::{NormBackend, rms_norm};
+pub use quantize::{QuantizeBackend, fake_quantize};
 pub use readout::{ReadoutBackend, readout};
 pub use rotate::{RotateBackend, rotate};
 pub use select::{PoolUse, SelectBackend, SelectSpec, Selection, index_select};

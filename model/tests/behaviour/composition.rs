@@ -95,8 +95,8 @@ fn check_index_loss(config: &ModelConfig, layer: &PlannedLayer, step: &Step, seq
 
 #[test]
 fn every_layer_is_what_the_reference_says() {
-    for mix in MIXES {
-        let config = small::config(mix);
+    let quantized = small::FORMATS.into_iter().flat_map(|formats| MIXES.map(|mix| small::quantized(mix, formats)));
+    for config in MIXES.map(small::config).into_iter().chain(quantized) {
         let model = model(&config);
         let sinks = weights(&model).unwrap();
         for phase in PHASES {

@@ -10,6 +10,8 @@ mod determinism;
 mod equalities;
 mod learning;
 mod modes;
+mod quantization;
+mod straight_through;
 
 use burn::module::Module;
 use burn::tensor::{DType, Device, Tensor};

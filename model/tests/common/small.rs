@@ -6,7 +6,9 @@ use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{DType, Device, Gradients, Int, Tensor, TensorData, activation};
 use csa2_model::attention::Context;
 use csa2_model::checkpoint::weights;
-use csa2_model::config::{FfnConfig, ModelConfig, PoolConfig, Residual, ScoreFunction, YarnConfig};
+use csa2_model::config::{
+    FfnConfig, ModelConfig, PoolConfig, QuantFormat, QuantizationConfig, Residual, ScoreFunction, YarnConfig,
+};
 use csa2_model::init::initialize;
 use csa2_model::model::{Model, ModelOutput};
 use rand::rngs::StdRng;
@@ -64,6 +66,24 @@ pub fn released(config: &ModelConfig) -> ModelConfig {
         score: ScoreFunction::default(),
     };
     ModelConfig { residual: Residual::Hyper { streams: 3 }, ffn, ..config.clone() }
+}
+
+/// Formats for each part alone, for all parts as the released model has them, and the other way round.
+pub const FORMATS: [QuantizationConfig; 5] = {
+    const NONE: QuantizationConfig =
+        QuantizationConfig { main_kv: QuantFormat::None, index: QuantFormat::None, window: QuantFormat::None };
+    [
+        QuantizationConfig { main_kv: QuantFormat::Fp4, ..NONE },
+        QuantizationConfig { index: QuantFormat::Fp4, ..NONE },
+        QuantizationConfig { window: QuantFormat::Fp8, ..NONE },
+        QuantizationConfig { main_kv: QuantFormat::Fp4, index: QuantFormat::Fp4, window: QuantFormat::Fp8 },
+        QuantizationConfig { main_kv: QuantFormat::Fp8, index: QuantFormat::Fp8, window: QuantFormat::Fp4 },
+    ]
+};
+
+/// As [`config`], with vectors as wide as quantization needs them.
+pub fn quantized(mix: &str, quantization: QuantizationConfig) -> ModelConfig {
+    ModelConfig { head_dim: 32, index_dim: 32, quantization, ..config(mix) }
 }
 
 /// A model whose weights depend on a weight's path and `seed` alone, with gains and sinks away from 1 and 0.

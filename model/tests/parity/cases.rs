@@ -5,12 +5,14 @@
 //! loops of the CPU code (odd sizes, other ranks of the same kind) is marked `on_cpu`, everything else runs `everywhere`.
 
 use csa2_model::ops::AdamwStep;
+use csa2_model::quant::Format;
 
 use super::driver::{Case, Lists};
 use super::elementwise::{RmsNorm, Rows, Swiglu};
 use super::hyper::{Read, Sinkhorn, Streams, Write};
 use super::kl::{self, Kl, Teacher};
 use super::mass::{Mass, Range};
+use super::quantize::{self, Quantize};
 use super::readout::{Readout, Values};
 use super::rotate::Rotate;
 use super::select::{self, Select};
@@ -284,6 +286,33 @@ pub const ROTATE: &[Case<Rotate>] = &[
     everywhere("an odd number of channels", Rotate { batch: 1, seq: 9, heads: 2, dim: 7, rotary: 2, ..TURN }),
     everywhere("S = 8193", Rotate { batch: 1, seq: 8193, heads: 1, ..TURN }),
     on_cpu("one pair", Rotate { batch: 1, seq: 1, heads: 1, dim: 2, rotary: 2, ..TURN }),
+];
+
+const STORE: Quantize = Quantize {
+    batch: 2,
+    seq: 37,
+    groups: 3,
+    values: quantize::Values::Normal,
+    views: false,
+    // Every case stands for all formats.
+    format: Format::Fp4E4m3,
+};
+
+pub const QUANTIZE: &[Case<Quantize>] = &[
+    everywhere("normal numbers", STORE),
+    everywhere("zeros of either sign", Quantize { values: quantize::Values::Zeros, ..STORE }),
+    everywhere("subnormal numbers", Quantize { values: quantize::Values::Subnormal, ..STORE }),
+    everywhere("huge numbers", Quantize { values: quantize::Values::Huge, ..STORE }),
+    everywhere("ties of codes", Quantize { values: quantize::Values::Ties, seq: 500, ..STORE }),
+    everywhere("ties of scales", Quantize { values: quantize::Values::ScaleTies, seq: 500, ..STORE }),
+    everywhere("NaN and infinities", Quantize { values: quantize::Values::Marked, ..STORE }),
+    everywhere("views", Quantize { views: true, ..STORE }),
+    everywhere("one group", Quantize { batch: 1, seq: 1, groups: 1, ..STORE }),
+    everywhere("d = 512", Quantize { seq: 9, groups: 16, ..STORE }),
+    everywhere(
+        "S = 8193, any size",
+        Quantize { batch: 1, seq: 8193, groups: 2, values: quantize::Values::Bits, ..STORE },
+    ),
 ];
 
 const ROWS: Rows = Rows { batch: 2, seq: 5, width: 8, unit: 1.0, views: false };

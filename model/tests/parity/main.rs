@@ -15,6 +15,7 @@ mod elementwise;
 mod hyper;
 mod kl;
 mod mass;
+mod quantize;
 mod readout;
 mod rotate;
 mod select;
@@ -73,6 +74,7 @@ suite! {
     index_select: crate::select::Select,
     index_kl: crate::kl::Kl,
     rotate: crate::rotate::Rotate,
+    fake_quantize: crate::quantize::Quantize,
     rms_norm: crate::elementwise::RmsNorm,
     swiglu: crate::elementwise::Swiglu,
     sinkhorn: crate::hyper::Sinkhorn,

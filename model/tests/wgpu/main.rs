@@ -9,6 +9,7 @@ mod common;
 mod half;
 mod kl;
 mod mass;
+mod quantize;
 mod readout;
 mod rotate;
 mod select;

@@ -100,6 +100,15 @@ fn other_sizes() {
 }
 
 #[test]
+fn quantized() {
+    for mix in MIXES {
+        for formats in small::FORMATS {
+            check(&small::quantized(mix, formats), &[[2, 1], [2, 3], [1, 21]]);
+        }
+    }
+}
+
+#[test]
 fn a_block_size_that_does_not_divide() {
     let mut config = small::config("full+pool reindex reuse full@2+pool reindex");
     for (blocks, block_size) in [(1, 3), (2, 5), (4, 1), (3, 7)] {

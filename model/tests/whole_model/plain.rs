@@ -1,12 +1,14 @@
-//! The network in loops over plain numbers, from the formulas alone: no tensor library, no operator of the crate.
+//! The network in loops over plain numbers, from the formulas alone: no tensor library, no operator of the crate. Vectors are
+//! quantized by the crate's function on the host, which golden cases hold.
 
 use std::collections::BTreeMap;
 use std::f64::consts::PI;
 
 use csa2_model::attention::Phase;
 use csa2_model::checkpoint::Weight;
-use csa2_model::config::ModelConfig;
+use csa2_model::config::{ModelConfig, QuantFormat};
 use csa2_model::mix::{Mode, PlannedLayer};
+use csa2_model::quant::{Format, fake_quantize};
 
 /// One vector per token, entry or head.
 type Rows = Vec<Vec<f64>>;
@@ -52,6 +54,21 @@ fn largest(values: &[(usize, f64)], count: usize) -> Vec<usize> {
     let mut places: Vec<usize> = sorted.iter().take(count).map(|(place, _)| *place).collect();
     places.sort_unstable();
     places
+}
+
+/// What is read back of vectors that are stored; `fp4` is the 4-bit format of their kind.
+fn stored(rows: Rows, format: QuantFormat, fp4: Format) -> Rows {
+    let format = match format {
+        QuantFormat::None => return rows,
+        QuantFormat::Fp4 => fp4,
+        QuantFormat::Fp8 => Format::Fp8E8m0,
+    };
+    let one = |row: Vec<f64>| {
+        let mut row: Vec<f32> = row.into_iter().map(|x| x as f32).collect();
+        fake_quantize(&mut row, format);
+        row.into_iter().map(f64::from).collect()
+    };
+    rows.into_iter().map(one).collect()
 }
 
 impl Plain<'_> {
@@ -133,7 +150,9 @@ impl Plain<'_> {
     /// Index scores `[S][N]`, of invisible entries too.
     fn scores(&self, at: &str, x: &Rows, qr: &Rows, keys: &Rows, ratio: usize) -> Rows {
         let (count, dim) = (self.config.index_heads, self.config.index_dim);
+        let format = self.config.quantization.index;
         let q = self.heads(&self.linear(&format!("{at}.wq_b"), qr), count, ratio);
+        let q: Vec<Rows> = q.into_iter().map(|heads| stored(heads, format, Format::Fp4E8m0)).collect();
         let a = self.linear(&format!("{at}.weights_proj"), x);
         let scale = (dim as f64).powf(-0.5) * (count as f64).powf(-0.5);
         let score = |t: usize, key: &[f64]| (0..count).map(|h| a[t][h] * scale * dot(&q[t][h], key).max(0.0)).sum();
@@ -193,15 +212,18 @@ impl Plain<'_> {
             x.clone()
         };
         let q = self.heads(&self.linear(&name("wq_b"), &qr), config.heads, ratio);
+        let formats = config.quantization;
         let window = self.turned(self.norm(&name("kv_norm"), &self.linear(&name("wkv"), x)), 1, ratio);
+        let window = stored(window, formats.window, Format::Fp4E4m3);
 
         let mut main = handed.main.clone();
         if matches!(layer.mode, Mode::Full | Mode::Stale) {
             let latents = self.latents(&name("compressor"), x, ratio);
-            main = self.turned(latents.clone(), ratio, ratio);
+            main = stored(self.turned(latents.clone(), ratio, ratio), formats.main_kv, Format::Fp4E4m3);
             if layer.mode == Mode::Full {
                 let keys = self.norm(&name("indexer.k_norm"), &self.linear(&name("indexer.wk"), &latents));
-                *handed = Handed { main: main.clone(), keys: self.turned(keys, ratio, ratio), ..Handed::default() };
+                let keys = stored(self.turned(keys, ratio, ratio), formats.index, Format::Fp4E8m0);
+                *handed = Handed { main: main.clone(), keys, ..Handed::default() };
             }
         }
         let scores = layer.mode.has_indexer().then(|| {

@@ -1,3 +1,5 @@
+mod quantization;
+
 use std::fmt::Write as _;
 
 use csa2_train::tasks::TaskConfig;

@@ -1,6 +1,7 @@
 //! Runs of tiny ablations, and what may lie in the way of them.
 
 mod failures;
+mod quantization;
 
 use std::fs;
 use std::sync::Arc;

@@ -236,4 +236,37 @@ mod tests {
             c.quantization.index = QuantFormat::Fp4;
         });
     }
+
+    /// Every format of every part against dimensions that its group divides and those next to them.
+    #[test]
+    fn each_part_and_format_needs_whole_groups() {
+        type Part = fn(&mut ModelConfig) -> (&mut QuantFormat, &mut usize);
+        let parts: [(&str, &str, usize, Part); 3] = [
+            ("main_kv", "head_dim", 16, |c| (&mut c.quantization.main_kv, &mut c.head_dim)),
+            ("index", "index_dim", 32, |c| (&mut c.quantization.index, &mut c.index_dim)),
+            ("window", "head_dim", 16, |c| (&mut c.quantization.window, &mut c.head_dim)),
+        ];
+        for (part, dim_key, fp4_group, of) in parts {
+            for (format, name, group) in [(QuantFormat::Fp4, "fp4", fp4_group), (QuantFormat::Fp8, "fp8", 32)] {
+                let set = |c: &mut ModelConfig, size: usize| {
+                    // Small enough for every size below.
+                    c.rope_dim = 4;
+                    let (quantized, dim) = of(c);
+                    (*quantized, *dim) = (format, size);
+                };
+                for size in [group - 2, group + 2, group / 2, group + group / 2] {
+                    assert_eq!(
+                        message(|c| set(c, size)),
+                        format!(
+                            "`quantization.{part} = \"{name}\"`: {group} numbers share a scale, which does not divide \
+                             {dim_key} = {size}; make {dim_key} a multiple of {group}, or choose another format"
+                        )
+                    );
+                }
+                for size in [group, 3 * group] {
+                    accepted(|c| set(c, size));
+                }
+            }
+        }
+    }
 }

@@ -18,6 +18,7 @@
 mod elementwise;
 mod kl;
 mod mass;
+mod quantize;
 mod readout;
 mod rotate;
 mod rows;

@@ -20,6 +20,7 @@ mod kl;
 mod mass;
 mod norm;
 mod products;
+mod quantize;
 mod readout;
 mod rotate;
 mod select;
