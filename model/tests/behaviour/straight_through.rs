@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use burn::module::{Module, ModuleMapper, Param};
-use burn::tensor::{DType, Device, Gradients, Tensor, TensorData};
+use burn::module::Module;
+use burn::tensor::{DType, Device, Gradients, Int, Tensor, TensorData};
 use csa2_model::attention::{Compressor, Context, Indexer, OutputProjection, Query, Shared, WindowKv};
 use csa2_model::checkpoint::{Weight, load, weights};
 use csa2_model::config::{ModelConfig, QuantizationConfig};
@@ -14,7 +14,7 @@ use csa2_model::quant::{Format, fake_quantize};
 
 use super::common::random::Source;
 use super::common::small::{self, FORMATS};
-use super::common::{assert_relative, numbers};
+use super::common::{TakeGradient, ToF64, assert_relative, numbers};
 
 const SHAPE: [usize; 2] = [2, 11];
 
@@ -25,17 +25,6 @@ fn device() -> Device {
     Device::flex().autodiff()
 }
 
-struct ToF64;
-
-impl ModuleMapper for ToF64 {
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        param.map(|value| {
-            let device = value.device();
-            Tensor::from_data(value.into_data().convert::<f64>(), (&device, DType::F64)).require_grad()
-        })
-    }
-}
-
 /// `x + (stored(x) - x).detach()`.
 fn straight_through<const D: usize>(x: Tensor<D>, format: Option<Format>) -> Tensor<D> {
     let Some(format) = format else { return x };
@@ -44,6 +33,11 @@ fn straight_through<const D: usize>(x: Tensor<D>, format: Option<Format>) -> Ten
     let values: Vec<f64> = values.into_iter().map(f64::from).collect();
     let stored = Tensor::from_data(TensorData::new(values, x.dims()), (&x.device(), DType::F64));
     x.clone() + (stored - x.detach())
+}
+
+/// A part with the weights of the whole layer.
+fn filled<M: Module>(module: M, weights: BTreeMap<String, Weight>) -> M {
+    load(module, weights, "the whole layer").unwrap().map(&mut ToF64)
 }
 
 /// What a layer learns from.
@@ -66,7 +60,7 @@ struct Parts<'a> {
 struct Handed {
     main: Option<Tensor<3>>,
     keys: Option<Tensor<3>>,
-    topk: Option<Tensor<3, burn::tensor::Int>>,
+    topk: Option<Tensor<3, Int>>,
 }
 
 impl<'a> Parts<'a> {
@@ -77,9 +71,6 @@ impl<'a> Parts<'a> {
             let wanted = inside.filter(|(name, _)| names.iter().any(|wanted| name.starts_with(wanted)));
             wanted.map(|(name, weight)| (name.to_string(), weight.clone())).collect::<BTreeMap<_, _>>()
         };
-        fn filled<M: Module>(module: M, weights: BTreeMap<String, Weight>) -> M {
-            load(module, weights, "the whole layer").unwrap().map(&mut ToF64)
-        }
         let device = device();
         let (content, address) = (matches!(layer.mode, Mode::Full | Mode::Stale), layer.mode.has_indexer());
         let sink = &own("", &["attn_sink"])["attn_sink"].values;
@@ -158,7 +149,7 @@ impl<'a> Parts<'a> {
 
 /// Gradients of a module's parameters.
 fn of<M: Module>(module: &M, grads: &Gradients) -> BTreeMap<String, Vec<f32>> {
-    let filled = module.clone().map(&mut super::common::TakeGradient(grads));
+    let filled = module.clone().map(&mut TakeGradient(grads));
     weights(&filled).unwrap().into_iter().map(|(name, weight)| (name, weight.values)).collect()
 }
 
@@ -209,7 +200,9 @@ fn gradients_pass_straight_through() {
             let expected_loss = total(losses);
             let grads = expected_loss.clone().backward();
             let mut expected = BTreeMap::from([("input".to_string(), small::floats(x.grad(&grads).unwrap()))]);
-            parts.iter().for_each(|part| part.gradients(&grads, &mut expected));
+            for part in &parts {
+                part.gradients(&grads, &mut expected);
+            }
 
             let what = format!("{mix} {formats:?}");
             assert_relative(&what, &numbers(loss), &numbers(expected_loss), 1e-10);

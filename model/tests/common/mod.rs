@@ -134,3 +134,16 @@ impl ModuleMapper for TakeGradient<'_> {
         })
     }
 }
+
+/// Puts every parameter into f64.
+pub struct ToF64;
+
+impl ModuleMapper for ToF64 {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        param.map(|value| {
+            let (device, tracked) = (value.device(), value.is_require_grad());
+            let value = Tensor::from_data(value.into_data().convert::<f64>(), (&device, DType::F64));
+            value.set_require_grad(tracked)
+        })
+    }
+}

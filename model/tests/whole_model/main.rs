@@ -5,27 +5,16 @@
 mod common;
 mod plain;
 
-use burn::module::{Module, ModuleMapper, Param};
-use burn::tensor::{DType, Device, Tensor};
+use burn::module::Module;
+use burn::tensor::{DType, Device};
 use common::random::Source;
 use common::small::{self, MIXES};
-use common::{assert_close, numbers};
+use common::{ToF64, assert_close, numbers};
 use csa2_model::attention::{Context, Phase};
 use csa2_model::checkpoint::weights;
 use csa2_model::config::ModelConfig;
 use csa2_model::model::Model;
 use plain::Plain;
-
-struct ToF64;
-
-impl ModuleMapper for ToF64 {
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        param.map(|value| {
-            let device = value.device();
-            Tensor::from_data(value.into_data().convert::<f64>(), (&device, DType::F64))
-        })
-    }
-}
 
 fn check_model(model: &Model, config: &ModelConfig, hint: Option<usize>, shape: [usize; 2], phase: Phase) {
     let device = Device::flex();

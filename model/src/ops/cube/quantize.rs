@@ -20,23 +20,37 @@ const FRACTION: u32 = LEADING - 1;
 const INFINITY: u32 = 0xff << 23;
 const NAN: u32 = 0x7fc0_0000;
 
-/// The largest magnitudes of the two codes.
-const E2M1_LARGEST: u32 = 6.0_f32.to_bits();
-const E4M3_LARGEST: u32 = 448.0_f32.to_bits();
+/// The magnitudes of a code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Grid {
+    /// Binary digits behind the leading one.
+    mantissa: u32,
+    /// The exponent below which steps get no smaller.
+    lowest: i32,
+    /// The largest magnitude, by its bits.
+    largest: u32,
+}
 
-/// The least that each format takes for the largest magnitude of a group.
-const FP4_E4M3_FLOOR: u32 = (6.0_f32 / 512.0).to_bits();
-const FP4_E8M0_FLOOR: u32 = (6.0 * f32::MIN_POSITIVE).to_bits();
-const FP8_E8M0_FLOOR: u32 = 1e-4_f32.to_bits();
+const E2M1: Grid = Grid { mantissa: 1, lowest: 0, largest: 6.0_f32.to_bits() };
+const E4M3: Grid = Grid { mantissa: 3, lowest: -6, largest: 448.0_f32.to_bits() };
 
-/// The quotient `x / divisor` of positive numbers, rounded to `mantissa` binary digits behind the leading one, ties to even.
-/// Below the exponent `lowest` steps are as wide as there. At most `largest`. All numbers are given by their bits; `divisor`
-/// has a leading one.
+/// The numbers' grid, that of the scale where it is no power of two, and the least that the format takes for the largest
+/// magnitude of a group (by its bits).
+const fn parts(format: Format) -> (Grid, Option<Grid>, u32) {
+    match format {
+        Format::Fp4E4m3 => (E2M1, Some(E4M3), (6.0_f32 / 512.0).to_bits()),
+        Format::Fp4E8m0 => (E2M1, None, (6.0 * f32::MIN_POSITIVE).to_bits()),
+        Format::Fp8E8m0 => (E4M3, None, 1e-4_f32.to_bits()),
+    }
+}
+
+/// The quotient `x / divisor` of positive numbers, rounded to `grid`, ties to even. All numbers are given by their bits;
+/// `divisor` has a leading one.
 ///
-/// On the host the quotient is rounded to f32 first. That changes nothing: a point half-way between two results has so few
-/// digits that no other quotient of an f32 and a divisor below is rounded to it.
+/// On the host the quotient is rounded to f32 first. That changes nothing: a point half-way between two numbers of the grid,
+/// times the divisor, has so few digits that the quotient of any other f32 stays on its side of that point.
 #[cube]
-fn nearest(x: u32, divisor: u32, #[comptime] mantissa: u32, #[comptime] lowest: i32, #[comptime] largest: u32) -> u32 {
+fn nearest(x: u32, divisor: u32, #[comptime] grid: Grid) -> u32 {
     let mut x_exponent = i32::cast_from(x >> 23);
     let mut numerator = x & FRACTION;
     if x_exponent == 0 {
@@ -50,11 +64,10 @@ fn nearest(x: u32, divisor: u32, #[comptime] mantissa: u32, #[comptime] lowest: 
     if numerator < denominator {
         exponent -= 1;
     }
-    // The quotient in steps of the result, as a fraction; where the denominator is cut off, the fraction is below a quarter
-    // anyway.
-    let step = max(exponent, lowest) - comptime!(mantissa as i32);
-    let shift = u32::cast_from(min(step - difference + comptime!(mantissa as i32 + 1), 7));
-    numerator <<= comptime!(mantissa + 1);
+    // The quotient as a fraction of the grid's step; where the denominator's shift is cut off, it is below a quarter anyway.
+    let step = max(exponent, grid.lowest) - comptime!(grid.mantissa as i32);
+    let shift = u32::cast_from(min(step - difference + comptime!(grid.mantissa as i32 + 1), 7));
+    numerator <<= comptime!(grid.mantissa + 1);
     denominator <<= shift;
     let mut steps = numerator / denominator;
     let rest = 2 * (numerator - steps * denominator);
@@ -63,54 +76,48 @@ fn nearest(x: u32, divisor: u32, #[comptime] mantissa: u32, #[comptime] lowest: 
     }
     let mut result = 0u32;
     if steps > 0 {
-        // A small number is exact; adding to its exponent is, too.
+        // A small number is exact in f32; adding to its exponent is, too.
         let bits = i32::cast_from(u32::reinterpret(f32::cast_from(steps))) + step * comptime!(LEADING as i32);
-        result = min(u32::cast_from(bits), largest);
+        result = min(u32::cast_from(bits), grid.largest);
     }
     result
 }
 
-/// The product of two positive numbers with leading ones and at most three binary digits behind them, by their bits.
+/// The product of a code's magnitude (above 0) and a scale, by their bits: both have at most three binary digits behind
+/// leading ones. It is subnormal only for the smallest code and scale of [`Format::Fp4E8m0`], one half and 2^-126.
 #[cube]
-fn product(a: u32, b: u32) -> u32 {
+fn product(code: u32, scale: u32) -> u32 {
     // Between 64 and 256, times 2^(exponent - 133) where exponents are those of bits.
-    let digits = (((a & FRACTION) | LEADING) >> 20) * (((b & FRACTION) | LEADING) >> 20);
-    let exponent = i32::cast_from(a >> 23) + i32::cast_from(b >> 23) - 127;
-    let mut result = 0u32;
-    if exponent > 0 || (exponent == 0 && digits >= 128) {
+    let digits = (((code & FRACTION) | LEADING) >> 20) * (((scale & FRACTION) | LEADING) >> 20);
+    let exponent = i32::cast_from(code >> 23) + i32::cast_from(scale >> 23) - 127;
+    let mut result = digits << 16;
+    if exponent > 0 || digits >= 128 {
         let bits =
             i32::cast_from(u32::reinterpret(f32::cast_from(digits))) + (exponent - 133) * comptime!(LEADING as i32);
         result = u32::cast_from(bits);
-    } else {
-        result = digits << u32::cast_from(exponent + 16);
     }
     result
 }
 
-/// The smallest power of two that is at least `x / largest`, by bits.
+/// The smallest power of two that is at least `x / largest`, by bits. The host multiplies by the reciprocal, rounded; for the
+/// two largest magnitudes that there are, this is the same.
 #[cube]
 fn power(x: u32, #[comptime] largest: u32) -> u32 {
     // The exponents' difference, and one more where the digits of `x` are beyond those of `largest`.
     let carried = x + comptime!(FRACTION - (largest & FRACTION));
-    ((carried >> 23) + comptime!(127 - (largest >> 23))) << 23
+    ((carried >> 23) - comptime!((largest >> 23) - 127)) << 23
 }
 
 /// What is read back of the number with bits `own` from a group whose largest magnitude has bits `largest`.
 #[cube]
 fn read_back(own: u32, largest: u32, #[comptime] format: Format) -> u32 {
-    let magnitude = own & comptime!(SIGN - 1);
-    let mut scale = 0u32;
-    let mut code = 0u32;
-    if comptime!(format == Format::Fp4E4m3) {
-        scale = nearest(max(largest, FP4_E4M3_FLOOR), E2M1_LARGEST.runtime(), 3u32, -6i32, E4M3_LARGEST);
-        code = nearest(magnitude, scale, 1u32, 0i32, E2M1_LARGEST);
-    } else if comptime!(format == Format::Fp4E8m0) {
-        scale = power(max(largest, FP4_E8M0_FLOOR), E2M1_LARGEST);
-        code = nearest(magnitude, scale, 1u32, 0i32, E2M1_LARGEST);
-    } else {
-        scale = power(max(largest, FP8_E8M0_FLOOR), E4M3_LARGEST);
-        code = nearest(magnitude, scale, 3u32, -6i32, E4M3_LARGEST);
-    }
+    let (grid, scale_grid, floor) = comptime!(parts(format));
+    let bounded = max(largest, floor);
+    let scale = match comptime!(scale_grid) {
+        Some(scale_grid) => nearest(bounded, grid.largest.runtime(), scale_grid),
+        None => power(bounded, grid.largest),
+    };
+    let code = nearest(own & comptime!(SIGN - 1), scale, grid);
     let mut result = own & SIGN;
     if code > 0 {
         result |= product(code, scale);
