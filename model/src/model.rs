@@ -5,7 +5,7 @@ use burn::nn::{Embedding, EmbeddingConfig, Linear};
 use burn::tensor::{Device, Int, Tensor};
 use thiserror::Error;
 
-use crate::attention::{Cache, Context, LayerCache, Shared};
+use crate::attention::{Cache, Context, LayerCache, SelectionTrace, Shared};
 use crate::block::{Block, BlockTrace, RmsNorm, Stream, linear};
 use crate::config::{ConfigError, ModelConfig, Residual};
 
@@ -52,12 +52,14 @@ pub struct ModelOutput {
     pub logits: Tensor<3>,
     /// The auxiliary head's logits `[B, S, vocabulary]`, where the model has one.
     pub hint: Option<Tensor<3>>,
-    /// Layer number and mean KL `[1]` of every layer with an indexer, where the context asks for them.
+    /// Layer number and mean KL `[1]` of every layer with an indexer, first layer first, where the context asks for them.
     pub index_losses: Vec<(usize, Tensor<1>)>,
     /// The layers' intermediate values, where the context asks for them.
     pub traces: Vec<BlockTrace>,
     /// Layer number and tokens that each expert got, of every layer with experts.
     pub loads: Vec<(usize, Vec<usize>)>,
+    /// What the selections are worth, where the context asks for it.
+    pub selections: Vec<SelectionTrace>,
 }
 
 /// Finds out, without building anything, whether a configuration can be built; `hint` as in [`Model::new`]. Returns the number
@@ -155,7 +157,8 @@ impl Model {
             }
         }
         let logits = self.head.forward(self.norm.forward(stream.read()));
-        ModelOutput { logits, hint, index_losses, traces, loads }
+        index_losses.extend(shared.lessons.into_iter().map(|lesson| (lesson.layer(), lesson.loss())));
+        ModelOutput { logits, hint, index_losses, traces, loads, selections: shared.selections }
     }
 
     /// The model with the load of its experts balanced, by the loads that a forward pass gave (see

@@ -4,6 +4,7 @@ use csa2_model::config::{ConfigError, FfnConfig, ModelConfig};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::indexers::IndexTraining;
 use crate::tasks::{Task, TaskConfig};
 
 /// One run, without its seed. Unknown keys are refused.
@@ -30,6 +31,13 @@ impl RunConfig {
         }
         let model = ModelConfig { vocab_size: Some(expected), ..self.model.clone() };
         model.validate()?;
+        if self.train.index.warmup > 0.0 && !model.layers.has_indexer() {
+            return Err(refusal(
+                "index.warmup",
+                &self.train.index.warmup,
+                "only indexers train in the warm-up, and the mix has none; set it to 0 for this mix",
+            ));
+        }
         let experts = matches!(model.ffn, FfnConfig::Moe { .. });
         if let Some(speed) = self.train.expert_bias_speed.filter(|_| !experts) {
             return Err(RunConfigError::Train {
@@ -89,7 +97,11 @@ pub struct TrainConfig {
     /// one is csa2's choice.
     #[serde(default = "index_loss")]
     pub index_loss: f64,
-    /// Share of the steps, at the start, in which every visible entry is attended while everything trains (default 0).
+    /// Scope, teacher, schedule and warm-up of that loss.
+    #[serde(default, skip_serializing_if = "IndexTraining::is_default")]
+    pub index: IndexTraining,
+    /// Share of the steps, at the start, in which every visible entry is attended while everything trains (default 0); after the
+    /// indexers' warm-up, where there is one.
     #[serde(default)]
     pub dense: f64,
     /// How far a step moves the bias that balances the experts' load, only for models with experts (default 0.001; 0 balances
@@ -194,9 +206,11 @@ impl TrainConfig {
         self.expert_bias_speed.unwrap_or(EXPERT_BIAS_SPEED)
     }
 
-    /// Steps at the start in which every visible entry is attended.
+    /// Steps at the start in which every visible entry is attended, the indexers' warm-up included.
     pub fn dense_steps(&self, seq_len: usize) -> u64 {
-        (self.dense * self.steps(seq_len) as f64).round() as u64
+        let steps = self.steps(seq_len);
+        let dense = (self.dense * steps as f64).round() as u64;
+        (self.index.warmup_steps(steps) + dense).min(steps)
     }
 
     /// Checks the settings for sequences of `seq_len` tokens.
@@ -249,6 +263,9 @@ impl TrainConfig {
                 return refuse(key, &value, "it must be 0 or above");
             }
         }
+        if let Err((key, value, right)) = self.index.check(self.index_loss, self.dense) {
+            return Err(RunConfigError::Train { key, value, right });
+        }
         if self.betas.iter().any(|beta| !(0.0..1.0).contains(&(*beta as f32))) {
             return refuse("betas", &self.betas, "both must be at least 0 and below 1");
         }
@@ -264,8 +281,12 @@ impl TrainConfig {
         Ok(())
     }
 
-    /// Learning rate of step `step` (counted from 0) of `steps`: linear warm-up, then a cosine.
+    /// Learning rate of step `step` (counted from 0) of `steps`: linear warm-up, then a cosine. The indexers' warm-up may have
+    /// its own.
     pub fn learning_rate_at(&self, step: u64, steps: u64) -> f64 {
+        if let Some(rate) = self.index.warmup_rate.filter(|_| step < self.index.warmup_steps(steps)) {
+            return rate;
+        }
         let warmup = (self.warmup * steps as f64).round();
         let done = step as f64;
         if done < warmup {

@@ -7,6 +7,7 @@ use csa2_model::attention::Context;
 use csa2_model::model::{Model, ModelOutput};
 
 use crate::losses::Targets;
+use crate::recall::Recall;
 use crate::tasks::{Batch, Metric, Task};
 
 /// Sums over positions with a target, and what they come to.
@@ -20,6 +21,7 @@ pub struct Tally<'a> {
     index_kl: BTreeMap<usize, f64>,
     /// Per layer: tokens that each expert got.
     loads: BTreeMap<usize, Vec<usize>>,
+    recall: Recall,
     batches: f64,
 }
 
@@ -35,6 +37,7 @@ impl<'a> Tally<'a> {
             tags,
             index_kl: BTreeMap::new(),
             loads: BTreeMap::new(),
+            recall: Recall::default(),
             batches: 0.0,
         }
     }
@@ -52,6 +55,7 @@ impl<'a> Tally<'a> {
             let sums = self.loads.entry(*layer).or_insert_with(|| vec![0; load.len()]);
             sums.iter_mut().zip(load).for_each(|(sum, count)| *sum += count);
         }
+        self.recall.add(&output.selections)?;
         let targets = Targets::new(&batch.targets);
         let Some(logits) = targets.select(output.logits.clone().detach()) else { return Ok(()) };
         let answers: Vec<i64> = logits.clone().argmax(1).try_into_data()?.convert::<i64>().iter().collect();
@@ -98,6 +102,7 @@ impl<'a> Tally<'a> {
         for (layer, sum) in &self.index_kl {
             values.insert(format!("index_kl/layer {layer}"), sum / self.batches);
         }
+        values.extend(self.recall.values());
         if !self.index_kl.is_empty() {
             let mean = self.index_kl.values().sum::<f64>() / self.index_kl.len() as f64 / self.batches;
             values.insert("index_kl".into(), mean);

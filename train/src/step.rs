@@ -4,6 +4,7 @@ use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
 use csa2_model::model::{Model, ModelOutput};
 
+use crate::indexers::LossWeights;
 use crate::losses::Targets;
 use crate::optimizer::{GradientNorms, Optimizer};
 use crate::tasks::{Batch, Task};
@@ -16,23 +17,24 @@ pub struct StepLosses {
     pub hint: Option<Tensor<1>>,
 }
 
-/// The language model's loss, the auxiliary head's and, times `index_loss`, the indexers'.
-pub fn losses(task: &dyn Task, index_loss: f64, batch: &Batch, output: &ModelOutput) -> StepLosses {
+/// The language model's loss and the auxiliary head's, where the task counts, and, times their factor, the indexers'.
+pub fn losses(task: &dyn Task, weights: LossWeights, batch: &Batch, output: &ModelOutput) -> StepLosses {
     let device = output.logits.device();
     let mean = |targets: &[i32], logits: Tensor<3>| {
         let targets = Targets::new(targets);
         targets.select(logits).map(|logits| targets.cross_entropy(logits).mean())
     };
-    let mut total = mean(&batch.targets, output.logits.clone()).unwrap_or_else(|| Tensor::zeros([1], &device));
+    let language = weights.task.then(|| mean(&batch.targets, output.logits.clone())).flatten();
+    let mut total = language.unwrap_or_else(|| Tensor::zeros([1], &device));
     let hint = match (&batch.hint_targets, &output.hint) {
         (Some(targets), Some(logits)) => mean(targets, logits.clone()),
         _ => None,
     };
-    if let (Some(hint), Some(auxiliary)) = (&hint, task.auxiliary()) {
+    if let (Some(hint), Some(auxiliary)) = (&hint, task.auxiliary().filter(|_| weights.task)) {
         total = total + hint.clone().mul_scalar(auxiliary.weight);
     }
     for (_, loss) in &output.index_losses {
-        total = total + loss.clone().mul_scalar(index_loss);
+        total = total + loss.clone().mul_scalar(weights.index);
     }
     StepLosses { total, hint }
 }

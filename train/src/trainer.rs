@@ -18,6 +18,7 @@ use crate::config::{RunConfig, RunConfigError};
 use crate::evaluate::{Tally, evaluate, tokens};
 use crate::faults::{broken_layer, finite};
 use crate::files::{self, FileError};
+use crate::indexers::LossWeights;
 use crate::metrics::{MetricLine, MetricsFile, Split};
 use crate::optimizer::{GradientNorms, Optimizer};
 use crate::prefetch::{Prefetch, PrefetchError};
@@ -76,6 +77,9 @@ fn last_good(checkpoint: Option<&(PathBuf, u64)>) -> String {
         None => "there is no checkpoint before it".into(),
     }
 }
+
+/// Selections are measured on sequences of at most that many pairs of a token and an entry.
+const MEASURED: usize = 1 << 22;
 
 /// How a run ended.
 #[derive(Debug, Clone, PartialEq)]
@@ -145,6 +149,12 @@ impl Trainer<'_> {
         self.config.train.steps(self.task.seq_len())
     }
 
+    /// What counts in the loss of a step.
+    fn weights(&self, step: u64) -> LossWeights {
+        let train = &self.config.train;
+        train.index.weights_at(train.index_loss, step, self.steps())
+    }
+
     /// Trains from the last checkpoint, or from the start, to the end of the budget.
     ///
     /// # Errors
@@ -158,8 +168,14 @@ impl Trainer<'_> {
         let mut now = self.start(&device)?;
         let model_config = self.model_config()?;
         let indexed = self.config.train.index_loss > 0.0;
-        let training = Context::new(&model_config, seq, DType::F32, &device).with_index_loss(indexed);
-        let measuring = Context::new(&model_config, seq, DType::F32, &self.device).with_index_loss(true);
+        let kind = self.config.train.index.kind();
+        let training = Context::new(&model_config, seq, DType::F32, &device).with_lessons(indexed.then_some(kind));
+        // Entries times tokens of a sequence: beyond that, attention on all of them is more than an evaluation should cost.
+        let all =
+            model_config.layers.layers().iter().filter(|layer| layer.ratio > 0).map(|layer| seq * (seq / layer.ratio));
+        let measuring = Context::new(&model_config, seq, DType::F32, &self.device)
+            .with_lessons(Some(kind))
+            .with_selections(all.max().unwrap_or(0) <= MEASURED);
         let phase = |step: u64| if step < dense_steps { Phase::Dense } else { Phase::Sparse };
         let quantized = |step: u64| step >= self.config.train.quantize_from;
         let at = |cx: &Context, step: u64| cx.clone().with_phase(phase(step)).with_quantization(quantized(step));
@@ -260,7 +276,7 @@ impl Trainer<'_> {
     ) -> Result<(), TrainError> {
         let rate = self.config.train.learning_rate_at(now.step, steps);
         let output = now.model.forward(tokens(batch, device), cx);
-        let losses = step::losses(&*self.task, self.config.train.index_loss, batch, &output);
+        let losses = step::losses(&*self.task, self.weights(now.step), batch, &output);
         let total = losses.total.clone().try_into_scalar::<f32>()?;
         if !total.is_finite() {
             return Err(self.not_finite_loss(now, batch, cx, device)?);
@@ -361,13 +377,13 @@ impl Trainer<'_> {
         let output = now.model.forward(tokens(batch, device), cx);
         let mode = |layer: usize| now.model.layers()[layer].attention().mode();
         for (layer, loss) in &output.index_losses {
-            if !finite(loss.clone().mul_scalar(self.config.train.index_loss))? {
+            if !finite(loss.clone().mul_scalar(self.weights(now.step).index))? {
                 let place = format!("the indexer's loss of layer {layer} ({})", mode(*layer));
                 return Ok(self.not_finite(now, "the loss", place));
             }
         }
         if let (Some(loss), Some(auxiliary)) =
-            (step::losses(&*self.task, self.config.train.index_loss, batch, &output).hint, self.task.auxiliary())
+            (step::losses(&*self.task, self.weights(now.step), batch, &output).hint, self.task.auxiliary())
             && !finite(loss.mul_scalar(auxiliary.weight))?
         {
             return Ok(self.not_finite(now, "the loss", "the auxiliary head".into()));

@@ -10,6 +10,7 @@ use csa2_model::init::initialize;
 use csa2_model::model::Model;
 use csa2_train::config::RunConfig;
 use csa2_train::evaluate::tokens;
+use csa2_train::indexers::LossWeights;
 use csa2_train::optimizer::Optimizer;
 use csa2_train::tasks::Task;
 use csa2_train::{random, step};
@@ -86,7 +87,8 @@ pub fn run(bench: &Bench, subject: &Step) -> Result<Row, BenchError> {
     let mut model =
         initialize(model, config.sink_init, |path| random::stream(0, &format!("{}/{path}", random::INITIALISATION), 0));
     let mut optimizer = Optimizer::new(train);
-    let cx = Context::new(&config, task.seq_len(), DType::F32, &device).with_index_loss(train.index_loss > 0.0);
+    let cx = Context::new(&config, task.seq_len(), DType::F32, &device)
+        .with_lessons((train.index_loss > 0.0).then(|| train.index.kind()));
     let batch = task.train_batch(0, 0, train.batch);
     let sizes = subject.sizes();
     let tokens_per_step = Some(batch.rows * batch.len);
@@ -101,7 +103,7 @@ pub fn run(bench: &Bench, subject: &Step) -> Result<Row, BenchError> {
     bench.time_parts(subject, PARTS, || {
         let start = Instant::now();
         let output = model.forward(tokens(&batch, &device), &cx);
-        let losses = step::losses(task, train.index_loss, &batch, &output);
+        let losses = step::losses(task, LossWeights { task: true, index: train.index_loss }, &batch, &output);
         let _loss = losses.total.clone().try_into_scalar::<f32>()?;
         let forward = start.elapsed().as_secs_f64();
         let (grads, norms) = step::gradients(&model, &losses.total);

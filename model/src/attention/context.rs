@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 
-use super::{RopeTable, rope_frequencies};
+use super::{IndexLoss, RopeTable, rope_frequencies};
 use crate::config::ModelConfig;
 use crate::mix::Mode;
 use crate::ops::{self, NO_ENTRY};
@@ -25,8 +25,10 @@ pub enum Phase {
 pub struct Context {
     /// How addresses are made.
     pub phase: Phase,
-    /// Whether `full` and `reindex` layers compute their indexer's loss.
-    pub index_loss: bool,
+    /// How `full` and `reindex` layers make their indexer's loss, where they do.
+    pub index_loss: Option<IndexLoss>,
+    /// Whether layers tell what their selections are worth.
+    pub selections: bool,
     /// Whether layers keep their intermediate values.
     pub trace: bool,
     /// Whether vectors are rounded to the formats that the model's configuration stores them in.
@@ -37,6 +39,7 @@ pub struct Context {
     compressed: RopeTable,
     entries: BTreeMap<usize, RopeTable>,
     visible: BTreeMap<usize, Tensor<3, Int>>,
+    seen: BTreeMap<usize, Tensor<3, Int>>,
 }
 
 impl Context {
@@ -55,10 +58,12 @@ impl Context {
         let entries: BTreeMap<_, _> = ratios
             .map(|m| (m, RopeTable::from_row(&compressed, start / m, end / m - start / m, m, dtype, device)))
             .collect();
+        let seen = entries.keys().map(|&m| (m, all_seen(start, seq, m, device))).collect();
         let visible = entries.keys().map(|&m| (m, all_visible(start, seq, m, device))).collect();
         Self {
             phase: Phase::Sparse,
-            index_loss: false,
+            index_loss: None,
+            selections: false,
             trace: false,
             quantize: true,
             start,
@@ -67,6 +72,7 @@ impl Context {
             compressed: RopeTable::from_row(&compressed, start, seq, 1, dtype, device),
             entries,
             visible,
+            seen,
         }
     }
 
@@ -77,10 +83,23 @@ impl Context {
         self
     }
 
-    /// The same context with indexer losses computed or not.
+    /// The same context with indexer losses computed or not: over the selected entries, taught by the layer's own attention.
     #[must_use]
-    pub fn with_index_loss(mut self, index_loss: bool) -> Self {
+    pub fn with_index_loss(self, index_loss: bool) -> Self {
+        self.with_lessons(index_loss.then(IndexLoss::default))
+    }
+
+    /// The same context with indexer losses made in this way, or not at all.
+    #[must_use]
+    pub fn with_lessons(mut self, index_loss: Option<IndexLoss>) -> Self {
         self.index_loss = index_loss;
+        self
+    }
+
+    /// The same context with measurements of what selections are worth, or without.
+    #[must_use]
+    pub fn with_selections(mut self, selections: bool) -> Self {
+        self.selections = selections;
         self
     }
 
@@ -137,6 +156,20 @@ impl Context {
     pub fn visible(&self, ratio: usize) -> Tensor<3, Int> {
         self.visible[&ratio].clone()
     }
+
+    /// How many entries every query sees, `[1, S, 1]`, of content of ratio `ratio`.
+    ///
+    /// # Panics
+    /// When the model that this context was made for has no content of that ratio.
+    pub(super) fn seen(&self, ratio: usize) -> Tensor<3, Int> {
+        self.seen[&ratio].clone()
+    }
+}
+
+/// How many entries each query sees, `[1, S, 1]`.
+fn all_seen(start: usize, seq: usize, ratio: usize, device: &Device) -> Tensor<3, Int> {
+    let seen = (start..start + seq).map(|t| ((t + 1) / ratio) as i32).collect::<Vec<i32>>();
+    Tensor::from_data(TensorData::new(seen, [1, seq, 1]), device)
 }
 
 /// Entry `j` is visible to the query at `t` when its last token has been passed: `j < floor((t + 1) / m)`.

@@ -4,8 +4,8 @@ use burn::module::{Module, Param};
 use burn::tensor::{Device, Int, Tensor};
 
 use super::{
-    Address, Compressor, Content, Context, IndexQuery, Indexer, LayerCache, OutputProjection, Phase, Query, Shared,
-    WindowKv,
+    Address, Compressor, Content, Context, IndexQuery, Indexer, LayerCache, OutputProjection, Phase, Query, Seat,
+    Shared, WindowKv,
 };
 use crate::config::{ModelConfig, PoolConfig, QuantizationConfig};
 use crate::mix::{Mode, PlannedLayer};
@@ -27,24 +27,25 @@ pub struct Attention {
     compressor: Option<Compressor>,
     indexer: Option<Indexer>,
     /// One sink logit per head `[H]`: a virtual entry with vector 0.
-    attn_sink: Param<Tensor<1>>,
+    pub(super) attn_sink: Param<Tensor<1>>,
     output: OutputProjection,
     #[module(skip)]
-    plan: LayerFacts,
+    pub(super) plan: LayerFacts,
 }
 
 /// What a layer knows of its place in the plan.
 #[derive(Clone, Debug)]
-struct LayerFacts {
-    mode: Mode,
-    ratio: usize,
+pub(super) struct LayerFacts {
+    pub(super) index: usize,
+    pub(super) mode: Mode,
+    pub(super) ratio: usize,
     window: usize,
     topk: usize,
-    scale: f64,
+    pub(super) scale: f64,
     /// The pool that this layer builds.
-    builds: Option<PoolConfig>,
+    pub(super) builds: Option<PoolConfig>,
     /// The pool that this layer searches in.
-    reads: Option<PoolConfig>,
+    pub(super) reads: Option<PoolConfig>,
     /// How the main KV that this layer makes is stored.
     main_kv: Option<Format>,
 }
@@ -98,6 +99,7 @@ impl Attention {
             attn_sink: Param::from_tensor(Tensor::zeros([config.heads], device)),
             output: OutputProjection::new(config, device),
             plan: LayerFacts {
+                index: layer.index,
                 mode: layer.mode,
                 ratio: layer.ratio,
                 window: config.window,
@@ -162,13 +164,15 @@ impl Attention {
         let (readout, lse) =
             ops::readout(q.clone(), window.clone(), main.clone(), sink, topk.clone(), width, self.plan.scale);
         let readout_back = rope.rotate_back(readout.clone());
-        let index_loss = match (&index_query, content.as_ref().and_then(|c| c.index_keys.clone())) {
-            (Some(asked), Some(keys)) if cx.index_loss => {
-                let mass = ops::attention_mass(q.clone(), main, lse.clone(), topk.clone(), self.plan.scale);
-                Some(self.index_loss(asked, keys, mass, topk.clone(), cx))
-            }
-            _ => None,
-        };
+        let seat = Seat { q: &q, window: &window, main: &main, lse: &lse, topk: &topk, width };
+        let index_loss = cx.index_loss.and_then(|kind| {
+            self.teach(&seat, kind, shared, cx);
+            let keys = content.as_ref()?.index_keys.clone()?;
+            self.learn(&seat, kind, index_query.clone()?, keys, shared, cx)
+        });
+        if cx.selections && index_query.is_some() {
+            shared.selections.push(self.selection(&seat, shared, cx));
+        }
         let output = self.output.forward(readout_back.clone());
         let trace =
             cx.trace.then(|| Trace { qr, q, window, latent, content, index_query, topk, readout, readout_back, lse });
@@ -199,7 +203,7 @@ impl Attention {
                     Some(past) => past.content(made),
                 };
                 if mode == Mode::Full {
-                    *shared = Shared { content: content.clone(), ..Shared::default() };
+                    shared.restart(content.clone());
                 }
                 content
             }
@@ -248,21 +252,5 @@ impl Attention {
         };
         shared.address = Some(Address { topk: topk.clone() });
         topk
-    }
-
-    /// Mean KL over the queries that have an entry (0 if none has).
-    fn index_loss(
-        &self,
-        asked: &IndexQuery,
-        keys: Tensor<3>,
-        mass: Tensor<3>,
-        range: Tensor<3, Int>,
-        cx: &Context,
-    ) -> Tensor<1> {
-        let [batch, seq, _] = range.dims();
-        let asking = batch * seq.min((cx.start() + seq + 1).saturating_sub(self.plan.ratio));
-        let losses = ops::index_kl(asked.q.clone(), keys, asked.weights.clone(), mass, range);
-        // Not `div_scalar`: its gradient goes through f32 in Burn 0.22.1.
-        losses.sum().mul_scalar(1.0 / asking.max(1) as f64)
     }
 }

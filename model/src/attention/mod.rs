@@ -9,6 +9,7 @@ mod output;
 mod query;
 mod rope;
 mod shared;
+mod teaching;
 mod window;
 
 pub use cache::{Cache, LayerCache};
@@ -20,4 +21,6 @@ pub use output::OutputProjection;
 pub use query::Query;
 pub use rope::{RopeTable, rope_frequencies};
 pub use shared::{Address, Content, Shared};
+use teaching::Seat;
+pub use teaching::{IndexLoss, Lesson, Scope, SelectionTrace, Teacher};
 pub use window::WindowKv;

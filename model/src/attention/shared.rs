@@ -2,6 +2,8 @@
 
 use burn::tensor::{Int, Tensor};
 
+use super::{Lesson, SelectionTrace};
+
 /// The global entries that a `full` layer has made.
 #[derive(Clone, Debug)]
 pub struct Content {
@@ -30,4 +32,15 @@ pub struct Shared {
     pub address: Option<Address>,
     /// Of the nearest `full` below, where that builds one: blocks per query `[B, S, blocks]`.
     pub pool: Option<Tensor<3, Int>>,
+    /// Indexers' losses that later layers have a part in, first layer first.
+    pub lessons: Vec<Lesson>,
+    /// What the selections so far are worth, where the context asks for it.
+    pub selections: Vec<SelectionTrace>,
+}
+
+impl Shared {
+    /// A `full` layer starts anew: nothing of the layers below is read any more.
+    pub(super) fn restart(&mut self, content: Option<Content>) {
+        (self.content, self.address, self.pool) = (content, None, None);
+    }
 }

@@ -12,6 +12,7 @@ mod learning;
 mod modes;
 mod quantization;
 mod straight_through;
+mod teachers;
 
 use burn::module::Module;
 use burn::tensor::{DType, Device, Tensor};
