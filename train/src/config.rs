@@ -6,6 +6,7 @@ use thiserror::Error;
 
 use crate::indexers::IndexTraining;
 use crate::tasks::{Task, TaskConfig};
+use crate::trainable::Trainable;
 
 /// One run, without its seed. Unknown keys are refused.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -38,6 +39,8 @@ impl RunConfig {
                 "only indexers train in the warm-up, and the mix has none; set it to 0 for this mix",
             ));
         }
+        self.check_pool_from(&model)?;
+        self.check_trainable(&model)?;
         let experts = matches!(model.ffn, FfnConfig::Moe { .. });
         if let Some(speed) = self.train.expert_bias_speed.filter(|_| !experts) {
             return Err(RunConfigError::Train {
@@ -47,6 +50,36 @@ impl RunConfig {
             });
         }
         Ok(model)
+    }
+
+    fn check_pool_from(&self, model: &ModelConfig) -> Result<(), RunConfigError> {
+        let Some(start) = self.train.pool_from else { return Ok(()) };
+        let refuse = |right: String| Err(refusal("pool_from", &start, &right));
+        let Some(pool) = model.pool else {
+            return refuse("the model has no candidate pool that could shrink; remove it".into());
+        };
+        if start.blocks <= pool.blocks || start.blocks > 1 << 24 {
+            return refuse(format!(
+                "it must start with more blocks than the model's {} (and at most 2^24)",
+                pool.blocks
+            ));
+        }
+        if !(start.until > 0.0 && start.until <= 1.0) {
+            return refuse("`until` is a share of the steps, above 0 and at most 1".into());
+        }
+        Ok(())
+    }
+
+    fn check_trainable(&self, model: &ModelConfig) -> Result<(), RunConfigError> {
+        if self.train.trainable != Trainable::Indexers {
+            return Ok(());
+        }
+        let right = match (model.layers.has_indexer(), self.train.index_loss > 0.0) {
+            (false, _) => "the mix has no indexer, so nothing would train",
+            (true, false) => "indexers learn from their loss alone; set `train.index_loss` above 0",
+            (true, true) => return Ok(()),
+        };
+        Err(RunConfigError::Train { key: "trainable", value: "\"indexers\"".into(), right: right.into() })
     }
 
     /// Checks the training settings for sequences of `seq_len` tokens, alone and against the model.
@@ -113,6 +146,12 @@ pub struct TrainConfig {
     /// the end.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub quantize_from: u64,
+    /// What trains: `everything` (the default), `attention` (attention layers with their indexers) or `indexers`.
+    #[serde(default, skip_serializing_if = "Trainable::is_default")]
+    pub trainable: Trainable,
+    /// A candidate pool that starts larger than the model's and shrinks to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool_from: Option<PoolStart>,
     /// Steps between two lines on the training batches (default 10).
     #[serde(default = "log_every")]
     pub log_every: u64,
@@ -129,6 +168,16 @@ pub struct TrainConfig {
 fn is_zero(steps: &u64) -> bool {
     *steps == 0
 }
+/// How a candidate pool shrinks in training.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PoolStart {
+    /// Blocks that the pool keeps in the first step, more than the model's.
+    pub blocks: usize,
+    /// Share of the steps after which it keeps as many as the model says; on a straight line until then.
+    pub until: f64,
+}
+
 fn warmup() -> f64 {
     0.05
 }
@@ -281,6 +330,14 @@ impl TrainConfig {
         Ok(())
     }
 
+    /// Blocks that the pool keeps in step `step` (counted from 0) of `steps`, where that is not the model's `blocks`.
+    pub fn pool_blocks_at(&self, blocks: usize, step: u64, steps: u64) -> Option<usize> {
+        let start = self.pool_from?;
+        let left = 1.0 - step as f64 / (start.until * steps as f64).max(1.0);
+        let more = ((start.blocks - blocks) as f64 * left).ceil();
+        (left > 0.0).then_some(blocks + more as usize)
+    }
+
     /// Learning rate of step `step` (counted from 0) of `steps`: linear warm-up, then a cosine. The indexers' warm-up may have
     /// its own.
     pub fn learning_rate_at(&self, step: u64, steps: u64) -> f64 {
@@ -353,6 +410,14 @@ mod tests {
         assert!(TrainConfig { quantize_from: 104, ..config() }.validate(48).is_ok());
         assert!(refused(|c| c.evaluate_every = 0).starts_with("`train.evaluate_every = 0`"));
         assert!(config().validate(48).is_ok());
+    }
+
+    #[test]
+    fn a_pool_shrinks_on_a_straight_line() {
+        let config = TrainConfig { pool_from: Some(PoolStart { blocks: 12, until: 0.5 }), ..config() };
+        let blocks: Vec<Option<usize>> = (0..8).map(|step| config.pool_blocks_at(4, step, 8)).collect();
+        assert_eq!(blocks, [Some(12), Some(10), Some(8), Some(6), None, None, None, None]);
+        assert_eq!(TrainConfig { pool_from: None, ..config }.pool_blocks_at(4, 0, 8), None);
     }
 
     #[test]

@@ -15,4 +15,5 @@ pub mod random;
 pub mod recall;
 pub mod step;
 pub mod tasks;
+pub mod trainable;
 pub mod trainer;

@@ -8,6 +8,7 @@ use crate::indexers::LossWeights;
 use crate::losses::Targets;
 use crate::optimizer::{GradientNorms, Optimizer};
 use crate::tasks::{Batch, Task};
+use crate::trainable::Trainable;
 
 /// What one forward pass comes to.
 pub struct StepLosses {
@@ -39,10 +40,11 @@ pub fn losses(task: &dyn Task, weights: LossWeights, batch: &Batch, output: &Mod
     StepLosses { total, hint }
 }
 
-/// The gradients of a loss for every parameter of `model`, and their norms.
-pub fn gradients(model: &Model, loss: &Tensor<1>) -> (GradientsParams, GradientNorms) {
+/// The gradients of a loss for every parameter of `model` that trains, and their norms.
+pub fn gradients(model: &Model, loss: &Tensor<1>, trainable: Trainable) -> (GradientsParams, GradientNorms) {
     let mut grads = loss.backward();
-    let grads = GradientsParams::from_module(&mut grads, model);
+    let mut grads = GradientsParams::from_module(&mut grads, model);
+    trainable.keep(model, &mut grads);
     let norms = Optimizer::norms(model, &grads);
     (grads, norms)
 }

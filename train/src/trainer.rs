@@ -8,7 +8,9 @@ use std::time::Instant;
 
 use burn::module::Module;
 use burn::tensor::{DType, Device, Tensor, TensorReadError};
-use csa2_model::attention::{Context, Phase};
+use csa2_model::attention::{Context, IndexLoss, Phase};
+use csa2_model::checkpoint;
+use csa2_model::config::ModelConfig;
 use csa2_model::init::initialize;
 use csa2_model::model::{BuildError, Model, ModelOutput};
 use thiserror::Error;
@@ -25,6 +27,7 @@ use crate::prefetch::{Prefetch, PrefetchError};
 use crate::random;
 use crate::step;
 use crate::tasks::{Batch, Task};
+use crate::trainable::Trainable;
 
 /// Why a run stopped.
 #[derive(Debug, Error)]
@@ -59,6 +62,12 @@ pub enum TrainError {
         /// `state.json` of the last checkpoint and its step.
         checkpoint: Option<(PathBuf, u64)>,
     },
+    /// The run to start from has no weights.
+    #[error("{}: this run is to start from the weights there, but there is no checkpoint; train that run first", path.display())]
+    NoStart {
+        /// The folder of the run to start from.
+        path: PathBuf,
+    },
     /// The folder holds a run of another configuration.
     #[error("{}: holds a run of another configuration (its hash is {found}, this one's is {expected})", path.display())]
     OtherRun {
@@ -81,6 +90,13 @@ fn last_good(checkpoint: Option<&(PathBuf, u64)>) -> String {
 /// Selections are measured on sequences of at most that many pairs of a token and an entry.
 const MEASURED: usize = 1 << 22;
 
+/// The context of an evaluation.
+fn measuring(config: &ModelConfig, seq: usize, kind: IndexLoss, device: &Device) -> Context {
+    let pairs = config.layers.layers().iter().filter(|layer| layer.ratio > 0).map(|layer| seq * (seq / layer.ratio));
+    let measured = pairs.max().unwrap_or(0) <= MEASURED;
+    Context::new(config, seq, DType::F32, device).with_lessons(Some(kind)).with_selections(measured)
+}
+
 /// How a run ended.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Outcome {
@@ -102,6 +118,8 @@ pub struct Finished {
     pub tokens: u64,
     /// Validation values at the end, addresses sparse and the model quantized where it is to be.
     pub values: BTreeMap<String, f64>,
+    /// The same of the further models, by their names.
+    pub evaluations: BTreeMap<String, BTreeMap<String, f64>>,
     /// Seconds spent training and evaluating, interruptions left out.
     pub seconds: f64,
 }
@@ -118,6 +136,10 @@ pub struct Trainer<'a> {
     pub config_hash: &'a str,
     /// Where the run lies on disk.
     pub folder: &'a Path,
+    /// The folder of the run whose weights this one starts from; none where it starts from random ones.
+    pub from: Option<&'a Path>,
+    /// Further models to be measured with the trained weights, by name: with another pool, say.
+    pub evaluations: &'a [(String, ModelConfig)],
     /// Where it computes, without automatic differentiation.
     pub device: Device,
     /// Set from outside to end the run at the next step with a checkpoint.
@@ -170,15 +192,16 @@ impl Trainer<'_> {
         let indexed = self.config.train.index_loss > 0.0;
         let kind = self.config.train.index.kind();
         let training = Context::new(&model_config, seq, DType::F32, &device).with_lessons(indexed.then_some(kind));
-        // Entries times tokens of a sequence: beyond that, attention on all of them is more than an evaluation should cost.
-        let all =
-            model_config.layers.layers().iter().filter(|layer| layer.ratio > 0).map(|layer| seq * (seq / layer.ratio));
-        let measuring = Context::new(&model_config, seq, DType::F32, &self.device)
-            .with_lessons(Some(kind))
-            .with_selections(all.max().unwrap_or(0) <= MEASURED);
+        let measuring = measuring(&model_config, seq, kind, &self.device);
         let phase = |step: u64| if step < dense_steps { Phase::Dense } else { Phase::Sparse };
         let quantized = |step: u64| step >= self.config.train.quantize_from;
-        let at = |cx: &Context, step: u64| cx.clone().with_phase(phase(step)).with_quantization(quantized(step));
+        let blocks = |step: u64| {
+            let pool = model_config.pool?;
+            self.config.train.pool_blocks_at(pool.blocks, step, steps)
+        };
+        let at = |cx: &Context, step: u64| {
+            cx.clone().with_phase(phase(step)).with_quantization(quantized(step)).with_pool_blocks(blocks(step))
+        };
         if now.step == 0 {
             self.measure(&mut now, &at(&measuring, 0))?;
         }
@@ -207,12 +230,27 @@ impl Trainer<'_> {
             Some(values) => values,
             None => self.evaluate(&now, &measuring)?,
         };
+        let evaluations = self.further(&now, kind)?;
         let tokens = now.step * self.config.train.tokens_per_step(seq);
-        Ok(Outcome::Finished(Finished { steps: now.step, tokens, values, seconds: now.seconds() }))
+        Ok(Outcome::Finished(Finished { steps: now.step, tokens, values, evaluations, seconds: now.seconds() }))
+    }
+
+    /// Measures the further models.
+    fn further(&self, now: &Progress, kind: IndexLoss) -> Result<BTreeMap<String, BTreeMap<String, f64>>, TrainError> {
+        let mut all = BTreeMap::new();
+        for (name, config) in self.evaluations {
+            let hint = self.task.auxiliary().map(|auxiliary| auxiliary.after_layer);
+            let model = Model::new(config, hint, &self.device)?;
+            let weights = checkpoint::weights(&now.model).map_err(StoreError::from)?;
+            let model = checkpoint::load(model, weights, name).map_err(StoreError::from)?;
+            let cx = measuring(config, self.task.seq_len(), kind, &self.device);
+            all.insert(name.clone(), self.evaluate_model(now, &model, &cx)?);
+        }
+        Ok(all)
     }
 
     /// The model's configuration with the task's vocabulary.
-    fn model_config(&self) -> Result<csa2_model::config::ModelConfig, TrainError> {
+    fn model_config(&self) -> Result<ModelConfig, TrainError> {
         Ok(self.config.model_for(&*self.task)?)
     }
 
@@ -244,9 +282,12 @@ impl Trainer<'_> {
                 seconds_before: state.seconds,
             },
             None => Progress {
-                model: initialize(model, config.sink_init, |path| {
-                    random::stream(self.seed, &format!("{}/{path}", random::INITIALISATION), 0)
-                }),
+                model: match self.from {
+                    Some(folder) => Self::start_from(folder, model)?,
+                    None => initialize(model, config.sink_init, |path| {
+                        random::stream(self.seed, &format!("{}/{path}", random::INITIALISATION), 0)
+                    }),
+                },
                 optimizer: Optimizer::new(&self.config.train),
                 step: 0,
                 metrics,
@@ -255,6 +296,13 @@ impl Trainer<'_> {
                 seconds_before: 0.0,
             },
         })
+    }
+
+    /// The weights of the run in `folder`.
+    fn start_from(folder: &Path, model: Model) -> Result<Model, TrainError> {
+        let store = Store::new(folder);
+        let state = store.state()?.ok_or_else(|| TrainError::NoStart { path: folder.to_path_buf() })?;
+        Ok(store.load_model(&state, model)?)
     }
 
     fn save(&self, now: &mut Progress) -> Result<(), TrainError> {
@@ -281,13 +329,18 @@ impl Trainer<'_> {
         if !total.is_finite() {
             return Err(self.not_finite_loss(now, batch, cx, device)?);
         }
-        let (grads, norms) = step::gradients(&now.model, &losses.total);
+        let trainable = self.config.train.trainable;
+        let (grads, norms) = step::gradients(&now.model, &losses.total, trainable);
         if let Some(last) = norms.broken.last() {
             // Gradients run from the last layer to the first: the last broken one is where it began.
             return Err(self.not_finite(now, "the gradient", last.clone()));
         }
         let model = now.optimizer.step(now.model.clone(), grads, &norms, rate);
-        now.model = model.balanced(&output.loads, self.config.train.expert_bias_speed());
+        // A bias balances experts that train.
+        now.model = match trainable {
+            Trainable::Everything => model.balanced(&output.loads, self.config.train.expert_bias_speed()),
+            Trainable::Attention | Trainable::Indexers => model,
+        };
         now.step += 1;
         if now.step.is_multiple_of(self.config.train.log_every) {
             self.log(now, batch, cx, &output, losses.hint, &norms, rate)?;
@@ -330,14 +383,18 @@ impl Trainer<'_> {
 
     /// The evaluation set's values. An accuracy would be a number even where answers are not: the loss decides.
     fn evaluate(&self, now: &Progress, cx: &Context) -> Result<BTreeMap<String, f64>, TrainError> {
-        let (model, rows) = (now.model.valid(), self.config.train.batch);
-        let values = evaluate(&model, &*self.task, cx, rows, &self.device)?;
+        self.evaluate_model(now, &now.model.valid(), cx)
+    }
+
+    fn evaluate_model(&self, now: &Progress, model: &Model, cx: &Context) -> Result<BTreeMap<String, f64>, TrainError> {
+        let rows = self.config.train.batch;
+        let values = evaluate(model, &*self.task, cx, rows, &self.device)?;
         if values.get("loss").is_none_or(|loss| loss.is_finite()) {
             return Ok(values);
         }
         for index in 0..self.task.eval_batches(rows) {
             let batch = self.task.eval_batch(index, rows);
-            if let Some(place) = broken_layer(&model, &batch, cx, &self.device)? {
+            if let Some(place) = broken_layer(model, &batch, cx, &self.device)? {
                 return Err(self.not_finite(now, "the evaluation's loss", place));
             }
         }

@@ -18,15 +18,28 @@
 //! name = "few entries"
 //! layers = "swa full reuse*2"
 //! model.topk = 2               # any key of the base may be replaced
+//!
+//! [[variant]]
+//! name = "with a pool"
+//! from = "full"                # starts from that variant's weights, seed by seed; has a budget of its own
+//! layers = "full+pool full*3"
+//! model.pool = { blocks = 4, block_size = 2 }
+//! train.tokens = 100_000
+//!
+//! [[evaluation]]               # measures every variant's weights in another model besides its own
+//! name = "pool 4x2"
+//! layers = "full+pool full*3"
+//! model.pool = { blocks = 4, block_size = 2 }
 //! ```
 
 mod check;
+mod stages;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use csa2_model::config::ConfigError;
+use csa2_model::config::{ConfigError, ModelConfig};
 use csa2_model::cost::Cost;
 use csa2_train::config::{RunConfig, RunConfigError};
 use csa2_train::files::{self, FileError};
@@ -35,6 +48,9 @@ use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 use toml::{Table, Value};
+
+use stages::EvaluationFile;
+pub use stages::TRAINED;
 
 /// Why an ablation cannot be.
 #[derive(Debug, Error)]
@@ -72,6 +88,8 @@ struct AblationFile {
     train: Table,
     #[serde(default)]
     variant: Vec<VariantFile>,
+    #[serde(default)]
+    evaluation: Vec<EvaluationFile>,
 }
 
 /// The table `[ablation]`.
@@ -103,6 +121,7 @@ fn decode_context() -> u64 {
 struct VariantFile {
     name: String,
     note: Option<String>,
+    from: Option<String>,
     layers: Option<String>,
     #[serde(default)]
     task: Table,
@@ -118,6 +137,8 @@ pub struct AblationConfig {
     pub section: Section,
     /// The variants in the order of the file.
     pub variants: Vec<Variant>,
+    /// Names of the further models that weights are measured in.
+    pub evaluations: Vec<String>,
     /// The file.
     pub path: PathBuf,
 }
@@ -134,23 +155,30 @@ pub struct Variant {
     pub run: RunConfig,
     /// The task, built.
     pub task: Arc<dyn Task>,
+    /// The variant whose weights this one starts from.
+    pub from: Option<String>,
+    /// Further models that its weights are measured in.
+    pub evaluations: Vec<(String, ModelConfig)>,
     /// What the model costs.
     pub cost: Cost,
 }
 
 impl Variant {
     /// Identifies everything that decides a run besides its seed: the resolved configuration, the data that the task read,
-    /// backend and thread count.
+    /// backend and thread count, and where it starts from another variant, `start`, the hash of that.
     ///
     /// # Errors
     /// When the configuration has no JSON form.
-    pub fn hash(&self, backend: &str, threads: usize) -> Result<String, serde_json::Error> {
-        let parts = serde_json::json!({
+    pub fn hash(&self, backend: &str, threads: usize, start: Option<&str>) -> Result<String, serde_json::Error> {
+        let mut parts = serde_json::json!({
             "run": self.run,
             "data": self.task.data_digest(),
             "backend": backend,
             "threads": threads,
         });
+        if let Some(start) = start {
+            parts["from"] = start.into();
+        }
         // Keys of a JSON object are sorted, so the text does not depend on the order of the file.
         let digest = Sha256::digest(serde_json::to_string(&parts)?);
         Ok(digest.iter().take(8).fold(String::new(), |text, byte| text + &format!("{byte:02x}")))
@@ -166,6 +194,8 @@ impl AblationConfig {
         let text = read_text(path)?;
         let file: AblationFile = toml::from_str(&text).map_err(|error| toml_error(path, &error))?;
         check::section(path, &file)?;
+        stages::check_names(&file.variant, &file.evaluation)
+            .map_err(|message| AblationError::Toml { path: path.to_path_buf(), message })?;
         let folder = path.parent().unwrap_or(Path::new("."));
         let mut tasks = TaskCache::default();
         let mut variants = Vec::new();
@@ -175,12 +205,29 @@ impl AblationConfig {
                 place: format!("variant \"{}\"", variant.name),
                 message,
             };
-            variants.push(resolve(&file, variant, folder, &mut tasks).map_err(at)?);
+            let resolved = resolve(&file, variant, folder, &mut tasks, &variants).map_err(at)?;
+            variants.push(resolved);
         }
         check::metric(path, &variants)?;
         let mut section = file.ablation;
         section.baseline = Some(section.baseline.unwrap_or_else(|| variants[0].name.clone()));
-        Ok(Self { section, variants, path: path.to_path_buf() })
+        let evaluations = file.evaluation.into_iter().map(|evaluation| evaluation.name).collect();
+        Ok(Self { section, variants, evaluations, path: path.to_path_buf() })
+    }
+
+    /// The hashes of all variants, in their order.
+    ///
+    /// # Errors
+    /// When a configuration has no JSON form.
+    pub fn hashes(&self, backend: &str, threads: usize) -> Result<Vec<String>, serde_json::Error> {
+        let mut hashes: Vec<String> = Vec::new();
+        for variant in &self.variants {
+            // A start stands before what starts from it.
+            let start = self.variants.iter().zip(&hashes).find(|(v, _)| Some(&v.name) == variant.from.as_ref());
+            let start = start.map(|(_, hash)| hash.clone());
+            hashes.push(variant.hash(backend, threads, start.as_deref())?);
+        }
+        Ok(hashes)
     }
 
     /// The variant that the others are compared with.
@@ -225,12 +272,15 @@ fn resolve(
     variant: &VariantFile,
     folder: &Path,
     tasks: &mut TaskCache,
+    before: &[Variant],
 ) -> Result<Variant, String> {
     if variant.layers.is_some() && variant.model.contains_key("layers") {
         return Err("has `layers` and `model.layers`; keep one".into());
     }
-    if variant.train.contains_key("tokens") {
-        return Err("replaces `train.tokens`; the budget is equal for all variants, set it in [train]".into());
+    if variant.train.contains_key("tokens") && variant.from.is_none() {
+        return Err("replaces `train.tokens`; the budget is equal for all variants, set it in [train] \
+                    (a variant that starts `from` another has one of its own)"
+            .into());
     }
     let mut changes = Table::new();
     let mut model = variant.model.clone();
@@ -256,7 +306,24 @@ fn resolve(
     let cost = Cost::of(&run.model).map_err(|error: ConfigError| error.to_string())?;
     check::size(&run.model, &cost, task.seq_len())?;
     run.validate(task.seq_len()).map_err(|error| error.to_string())?;
-    Ok(Variant { name: variant.name.clone(), note: variant.note.clone(), overrides, run, task, cost })
+    if let Some(first) = before.iter().find(|earlier| Some(&earlier.name) == variant.from.as_ref()) {
+        stages::same_weights(&first.run.model, &run.model)
+            .map_err(|message| format!("starts from \"{}\": {message}", first.name))?;
+        let heads = [&first.task, &task].map(|task| task.auxiliary().map(|auxiliary| auxiliary.after_layer));
+        if heads[0] != heads[1] {
+            return Err(format!("starts from \"{}\", whose task has another auxiliary head", first.name));
+        }
+    }
+    let concerned = |e: &&EvaluationFile| e.of.as_ref().is_none_or(|of| of.contains(&variant.name));
+    let evaluations = file.evaluation.iter().filter(concerned).map(|evaluation| {
+        let model = stages::evaluated(evaluation, &run.model);
+        model
+            .map(|model| (evaluation.name.clone(), model))
+            .map_err(|e| format!("evaluation {:?}: {e}", evaluation.name))
+    });
+    let evaluations = evaluations.collect::<Result<Vec<_>, String>>()?;
+    let (name, note, from) = (variant.name.clone(), variant.note.clone(), variant.from.clone());
+    Ok(Variant { name, note, overrides, run, task, from, evaluations, cost })
 }
 
 /// A merged table has no lines any more, but the parser ends its message with the key: that is told first.

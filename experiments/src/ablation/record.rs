@@ -20,6 +20,15 @@ pub fn record(config: &AblationConfig, hashes: &[String], command: String) -> Ab
     if config.variants.iter().any(|variant| variant.run.train.dense > 0.0) {
         notes.push("In the dense phase at the start of training every visible entry is attended; the final values are measured after it, with addresses chosen by the indexer.".into());
     }
+    for variant in &config.variants {
+        if let Some(from) = &variant.from {
+            let tokens = variant.run.train.tokens;
+            notes.push(format!(
+                "\"{}\" starts from the weights of \"{from}\" with the same seed and trains {tokens} tokens more.",
+                variant.name
+            ));
+        }
+    }
     AblationRecord {
         schema: SCHEMA,
         name: section.name.clone(),
@@ -36,6 +45,7 @@ pub fn record(config: &AblationConfig, hashes: &[String], command: String) -> Ab
         seeds: section.seeds.clone(),
         budget_tokens: first.run.train.tokens,
         metric: metric(first),
+        evaluations: config.evaluations.clone(),
         command: Some(command),
         notes,
     }

@@ -140,6 +140,8 @@ struct Job<'a> {
     hash: &'a str,
     seed: u64,
     folder: PathBuf,
+    /// The run whose weights it starts from.
+    from: Option<PathBuf>,
 }
 
 /// Runs the ablation to its end, or until `stop` is set.
@@ -147,12 +149,8 @@ struct Job<'a> {
 /// # Errors
 /// When the folder holds something else, or files or device fail. What was finished or checkpointed before stays.
 pub fn run(config: &AblationConfig, options: &RunnerOptions, stop: &AtomicBool) -> Result<Ended, RunnerError> {
-    let hashes: Vec<String> = config
-        .variants
-        .iter()
-        .map(|variant| variant.hash(options.backend, options.threads))
-        .collect::<Result<_, _>>()
-        .map_err(|error| FileError::content(&config.path, &error))?;
+    let hashes =
+        config.hashes(options.backend, options.threads).map_err(|error| FileError::content(&config.path, &error))?;
     let new = record(config, &hashes, options.command.clone());
     let _lock = folder::open(options, &new)?;
     write_json(&ablation_path(&options.out), &new)?;
@@ -173,7 +171,12 @@ pub fn run(config: &AblationConfig, options: &RunnerOptions, stop: &AtomicBool) 
             options.out.display()
         ));
     }
-    let shared = SharedQueue { queue: Mutex::new(todo.queue), error: Mutex::new(None), halt: AtomicBool::new(false) };
+    let shared = SharedQueue {
+        queue: Mutex::new(todo.queue),
+        running: Mutex::default(),
+        error: Mutex::new(None),
+        halt: AtomicBool::new(false),
+    };
     let started = std::thread::scope(|scope| {
         let work = || shared.work(options, stop, &progress);
         (0..jobs).try_for_each(|_| std::thread::Builder::new().spawn_scoped(scope, work).map(|_| ()))
@@ -217,7 +220,7 @@ fn todo<'a>(config: &'a AblationConfig, hashes: &'a [String], out: &Path) -> Res
             let per_step = variant.run.train.tokens_per_step(seq);
             let budget = variant.run.train.steps(seq).saturating_mul(per_step);
             todo.total = todo.total.saturating_add(budget);
-            if finished(&folder, hash).map_err(|error| RunnerError::Summary { error })? {
+            if finished(&folder, hash, variant).map_err(|error| RunnerError::Summary { error })? {
                 todo.kept += 1;
                 todo.before = todo.before.saturating_add(budget);
                 continue;
@@ -229,37 +232,66 @@ fn todo<'a>(config: &'a AblationConfig, hashes: &'a [String], out: &Path) -> Res
             })?;
             let done = state.map_or(0, |state| state.step.saturating_mul(per_step)).min(budget);
             todo.before = todo.before.saturating_add(done);
-            todo.queue.push_back(Job { variant, hash, seed, folder });
+            let from = variant.from.as_ref().map(|from| run_dir(out, from, seed));
+            todo.queue.push_back(Job { variant, hash, seed, folder, from });
         }
     }
     Ok(todo)
 }
 
-fn finished(folder: &Path, hash: &str) -> Result<bool, ResultsError> {
+fn finished(folder: &Path, hash: &str, variant: &Variant) -> Result<bool, ResultsError> {
     if !summary_path(folder).exists() {
         return Ok(false);
     }
     let summary = read_summary(&summary_path(folder))?;
-    Ok(summary.status == Status::Finished && summary.config_hash == hash)
+    // An evaluation that was added later is made up for.
+    let measured = variant.evaluations.iter().all(|(name, _)| summary.evaluations.contains_key(name));
+    Ok(summary.status == Status::Finished && summary.config_hash == hash && measured)
 }
 
 struct SharedQueue<'a> {
     queue: Mutex<VecDeque<Job<'a>>>,
+    /// Folders of the runs that are being trained.
+    running: Mutex<Vec<PathBuf>>,
     error: Mutex<Option<RunnerError>>,
     /// Set when a run met an error that concerns all, so that the others stop with a checkpoint.
     halt: AtomicBool,
 }
 
-impl SharedQueue<'_> {
+impl<'a> SharedQueue<'a> {
+    /// The next run whose start is there; `Some(None)` while there are only runs that wait for others; none at the end.
+    fn next(&self) -> Option<Option<Job<'a>>> {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        if queue.is_empty() {
+            return None;
+        }
+        // A start that is neither waiting nor running has ended: well, or with a failure that its follower meets.
+        let waits = |job: &Job| {
+            let from = |folder: &PathBuf| running.contains(folder) || queue.iter().any(|other| other.folder == *folder);
+            job.from.as_ref().is_some_and(from)
+        };
+        let ready = queue.iter().position(|job| !waits(job));
+        let job = ready.and_then(|place| queue.remove(place));
+        running.extend(job.iter().map(|job| job.folder.clone()));
+        Some(job)
+    }
+
     /// Takes runs from the queue until there is none.
     fn work(&self, options: &RunnerOptions, stop: &AtomicBool, progress: &Progress) {
         loop {
             if stop.load(Ordering::Relaxed) || self.halt.load(Ordering::Relaxed) {
                 return;
             }
-            let next = self.queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-            let Some(job) = next else { return };
-            match self.one(&job, options, stop, progress) {
+            let Some(next) = self.next() else { return };
+            let Some(job) = next else {
+                // All that is left starts from runs that others are still training.
+                std::thread::sleep(std::time::Duration::from_millis(50));
+                continue;
+            };
+            let ended = self.one(&job, options, stop, progress);
+            self.running.lock().unwrap_or_else(PoisonError::into_inner).retain(|folder| *folder != job.folder);
+            match ended {
                 Ok(Some(failure)) => {
                     progress.say(&format!("{}, seed {}: failed: {failure}", job.variant.name, job.seed));
                 }
@@ -280,6 +312,12 @@ impl SharedQueue<'_> {
         stop: &AtomicBool,
         progress: &Progress,
     ) -> Result<Option<String>, RunnerError> {
+        if let Some(failure) = no_start(job)? {
+            let summary = summary(job, options, Err((0, failure)));
+            make_folder(&job.folder)?;
+            write_json(&summary_path(&job.folder), &summary)?;
+            return Ok(summary.failure);
+        }
         write_config(job)?;
         let per_step = job.variant.run.train.tokens_per_step(job.variant.task.seq_len());
         let asked = AtomicBool::new(false);
@@ -297,6 +335,8 @@ impl SharedQueue<'_> {
             seed: job.seed,
             config_hash: job.hash,
             folder: &job.folder,
+            from: job.from.as_deref(),
+            evaluations: &job.variant.evaluations,
             device: options.device.clone(),
             stop: &asked,
             progress: &count,
@@ -330,6 +370,20 @@ impl SharedQueue<'_> {
     }
 }
 
+/// Why a run cannot start from the one that it names: that has not come to its end.
+fn no_start(job: &Job) -> Result<Option<String>, RunnerError> {
+    let Some(from) = &job.from else { return Ok(None) };
+    let path = summary_path(from);
+    if path.exists() {
+        let summary = read_summary(&path).map_err(|error| RunnerError::Summary { error })?;
+        if summary.status == Status::Finished {
+            return Ok(None);
+        }
+    }
+    let name = job.variant.from.as_deref().unwrap_or_default();
+    Ok(Some(format!("it starts from variant \"{name}\", whose run with this seed has not come to its end")))
+}
+
 fn said(job: &Job, summary: &RunSummary) -> String {
     let metric = job.variant.task.metric().name();
     let key = job.variant.task.metric_tag().map_or(metric.to_string(), |tag| format!("{metric}/{tag}"));
@@ -347,7 +401,11 @@ fn summary(job: &Job, options: &RunnerOptions, ended: Result<Finished, (u64, Str
         Ok(done) => (Status::Finished, None, done),
         Err((steps, failure)) => {
             let tokens = steps * job.variant.run.train.tokens_per_step(job.variant.task.seq_len());
-            (Status::Failed, Some(failure), Finished { steps, tokens, values: BTreeMap::new(), seconds: 0.0 })
+            (
+                Status::Failed,
+                Some(failure),
+                Finished { steps, tokens, values: BTreeMap::new(), evaluations: BTreeMap::new(), seconds: 0.0 },
+            )
         }
     };
     RunSummary {
@@ -360,6 +418,7 @@ fn summary(job: &Job, options: &RunnerOptions, ended: Result<Finished, (u64, Str
         steps: done.steps,
         tokens: done.tokens,
         final_values: done.values,
+        evaluations: done.evaluations,
         seconds: done.seconds,
         tokens_per_second: done.tokens as f64 / done.seconds.max(1e-9),
         backend: options.backend.into(),

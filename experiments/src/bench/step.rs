@@ -106,7 +106,7 @@ pub fn run(bench: &Bench, subject: &Step) -> Result<Row, BenchError> {
         let losses = step::losses(task, LossWeights { task: true, index: train.index_loss }, &batch, &output);
         let _loss = losses.total.clone().try_into_scalar::<f32>()?;
         let forward = start.elapsed().as_secs_f64();
-        let (grads, norms) = step::gradients(&model, &losses.total);
+        let (grads, norms) = step::gradients(&model, &losses.total, train.trainable);
         bench.device.sync()?;
         let backward = start.elapsed().as_secs_f64();
         model = optimizer.step(model.clone(), grads, &norms, train.learning_rate);

@@ -15,6 +15,7 @@ mod format;
 mod html;
 mod joint;
 mod json;
+mod matrix;
 mod method;
 mod table;
 mod terminal;
@@ -29,6 +30,8 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
+use self::analysis::Analysis;
+use self::matrix::Matrix;
 use crate::results::{
     AblationRecord, MetricLine, ResultsError, RunSummary, Status, VariantRecord, ablation_path, metrics_path,
     read_ablation, read_metrics, read_summary, run_dir, summary_path, write_atomic,
@@ -236,6 +239,12 @@ pub fn write(out: &Path, ablations: &[Ablation]) -> Result<(), ReportError> {
     write_atomic(&out.join("report.html"), page.as_bytes())?;
     write_atomic(&out.join("table.md"), table::markdown(ablations).as_bytes())?;
     write_atomic(&out.join("table.csv"), table::csv(ablations).as_bytes())?;
+    // One file for one ablation; joined ones have theirs beside their runs.
+    if let [only] = ablations
+        && let Some(matrix) = Matrix::new(&Analysis::new(only))
+    {
+        write_atomic(&out.join("matrix.csv"), matrix.csv().as_bytes())?;
+    }
     Ok(())
 }
 

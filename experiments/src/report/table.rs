@@ -2,6 +2,7 @@
 
 use super::analysis::{Analysis, Row};
 use super::joint::{has_joint_ranking, joint_rows, joint_warnings};
+use super::matrix::Matrix;
 use super::{Ablation, format, words};
 
 /// What stands below every table.
@@ -135,6 +136,15 @@ fn markdown_section(out: &mut String, analysis: &Analysis) {
         markdown_row(out, names.into_iter().chain(texts.columns()));
     }
     out.push_str(&format!("\n{}\n\n", format::markdown(KEY)));
+    if let Some(matrix) = Matrix::new(analysis) {
+        let (titles, rows) = matrix.cells();
+        out.push_str("The same weights in other models:\n\n");
+        let rule = "|:--".to_string() + &"|--:".repeat(titles.len() - 1) + "|\n";
+        markdown_row(out, titles.into_iter());
+        out.push_str(&rule);
+        rows.into_iter().for_each(|row| markdown_row(out, row.into_iter()));
+        out.push('\n');
+    }
     let missing = missing_lines(analysis);
     if !missing.is_empty() {
         out.push_str("Runs without a result:\n\n");

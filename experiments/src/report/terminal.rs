@@ -6,6 +6,7 @@ use comfy_table::{Cell, CellAlignment, ContentArrangement, LineStyle, Table, pre
 
 use super::analysis::Analysis;
 use super::joint::{has_joint_ranking, joint_rows, joint_warnings};
+use super::matrix::Matrix;
 use super::table::{Cells, KEY, headers, missing_lines};
 use super::{Ablation, format, words};
 
@@ -36,6 +37,16 @@ fn section(analysis: &Analysis, width: u16) -> String {
             let variant = &row.variant.record;
             out.push_str(&format!("  {}\n", format::terminal(&format!("{}: {}", variant.name, variant.layers))));
         }
+    }
+    if let Some(matrix) = Matrix::new(analysis) {
+        let (titles, rows) = matrix.cells();
+        let mut table = new_table();
+        table.set_header(title_cells(&titles, 1));
+        rows.iter().for_each(|row| {
+            table.add_row(cells(row, 1));
+        });
+        out.push_str("\nThe same weights in other models\n");
+        out.push_str(&print(table, width));
     }
     for sentence in words::answer(analysis) {
         out.push_str(&format!("- {}\n", sentence.print(format::terminal, format::terminal)));

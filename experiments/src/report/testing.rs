@@ -37,6 +37,7 @@ pub fn ablation(fakes: &[Fake]) -> Ablation {
         seeds,
         budget_tokens: 1000,
         metric: MetricRecord { name: "accuracy".to_owned(), label: "accuracy".to_owned(), higher_is_better: true },
+        evaluations: Vec::new(),
         command: Some("csa2 ablate configs/fake.toml".to_owned()),
         notes: Vec::new(),
     };
@@ -91,6 +92,7 @@ fn run(fake: &Fake, seed: u64, end: Option<&f64>) -> Run {
         steps: 4,
         tokens: 1000,
         final_values: values(1.0),
+        evaluations: BTreeMap::new(),
         seconds: 2.0,
         tokens_per_second: 500.0,
         backend: "flex".to_owned(),

@@ -51,6 +51,9 @@ pub struct AblationRecord {
     pub budget_tokens: u64,
     /// What the variants are ranked by.
     pub metric: MetricRecord,
+    /// Further models that weights are measured in, by name, in the order of the config.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub evaluations: Vec<String>,
     /// The command that made the ablation, where it is known.
     #[serde(default)]
     pub command: Option<String>,
@@ -128,6 +131,9 @@ pub struct RunSummary {
     /// Validation values at the end.
     #[serde(deserialize_with = "csa2_train::metrics::null_is_nan_map")]
     pub final_values: BTreeMap<String, f64>,
+    /// The same of the further models that the weights were measured in, by their names.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "null_is_nan_maps")]
+    pub evaluations: BTreeMap<String, BTreeMap<String, f64>>,
     /// Wall-clock time of training and evaluation.
     #[serde(deserialize_with = "null_is_nan")]
     pub seconds: f64,
@@ -221,6 +227,17 @@ fn null_is_nan<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Err
     Ok(Option::<f64>::deserialize(deserializer)?.unwrap_or(f64::NAN))
 }
 
+/// Values by name, by name; `null` is a number that is none.
+fn null_is_nan_maps<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<BTreeMap<String, BTreeMap<String, f64>>, D::Error> {
+    let maps = BTreeMap::<String, BTreeMap<String, Option<f64>>>::deserialize(deserializer)?;
+    let numbers = |map: BTreeMap<String, Option<f64>>| {
+        map.into_iter().map(|(name, value)| (name, value.unwrap_or(f64::NAN))).collect()
+    };
+    Ok(maps.into_iter().map(|(name, map)| (name, numbers(map))).collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -254,6 +271,7 @@ mod tests {
             seeds: seeds.to_vec(),
             budget_tokens: 1,
             metric: MetricRecord { name: "loss".to_owned(), label: "loss".to_owned(), higher_is_better: false },
+            evaluations: Vec::new(),
             command: None,
             notes: Vec::new(),
         }

@@ -27,6 +27,8 @@ pub struct Context {
     pub phase: Phase,
     /// How `full` and `reindex` layers make their indexer's loss, where they do.
     pub index_loss: Option<IndexLoss>,
+    /// Blocks that a candidate pool keeps, where that is not what the configuration says: while a pool shrinks in training.
+    pub pool_blocks: Option<usize>,
     /// Whether layers tell what their selections are worth.
     pub selections: bool,
     /// Whether layers keep their intermediate values.
@@ -63,6 +65,7 @@ impl Context {
         Self {
             phase: Phase::Sparse,
             index_loss: None,
+            pool_blocks: None,
             selections: false,
             trace: false,
             quantize: true,
@@ -93,6 +96,13 @@ impl Context {
     #[must_use]
     pub fn with_lessons(mut self, index_loss: Option<IndexLoss>) -> Self {
         self.index_loss = index_loss;
+        self
+    }
+
+    /// The same context with candidate pools of so many blocks instead of the configured number.
+    #[must_use]
+    pub fn with_pool_blocks(mut self, blocks: Option<usize>) -> Self {
+        self.pool_blocks = blocks;
         self
     }
 

@@ -233,7 +233,10 @@ impl Attention {
         } else {
             let keys = content.index_keys.clone().expect("content of a `full` layer has index keys");
             let (pool_use, pool) = match (self.plan.builds, self.plan.reads) {
-                (Some(pool), _) => (PoolUse::Build { blocks: pool.blocks, size: pool.block_size }, None),
+                (Some(pool), _) => {
+                    let blocks = cx.pool_blocks.unwrap_or(pool.blocks);
+                    (PoolUse::Build { blocks, size: pool.block_size }, None)
+                }
                 (None, Some(pool)) => (PoolUse::Read { size: pool.block_size }, shared.pool.clone()),
                 (None, None) => (PoolUse::None, None),
             };

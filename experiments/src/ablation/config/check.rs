@@ -52,7 +52,7 @@ pub(super) fn section(path: &Path, file: &AblationFile) -> Result<(), AblationEr
 }
 
 /// Files that lie beside the variants' folders.
-const RESERVED: [&str; 4] = ["ablation.json", "report.html", "table.md", "table.csv"];
+const RESERVED: [&str; 5] = ["ablation.json", "report.html", "table.md", "table.csv", "matrix.csv"];
 
 /// Names become folders.
 fn check_name(what: &str, name: &str) -> Result<(), String> {

@@ -20,7 +20,7 @@ fn refused(from: &str, to: &str) -> String {
 }
 
 fn hash_of(text: &str) -> String {
-    load(text).unwrap().variants[1].hash("flex", 1).unwrap()
+    load(text).unwrap().variants[1].hash("flex", 1, None).unwrap()
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn the_hash_changes_with_everything_that_decides_the_run() {
         hashes.push(hash_of(&edited(from, to)));
     }
     let variant = with("").unwrap();
-    hashes.extend([variant.hash("wgpu", 1).unwrap(), variant.hash("flex", 2).unwrap()]);
+    hashes.extend([variant.hash("wgpu", 1, None).unwrap(), variant.hash("flex", 2, None).unwrap()]);
     let different: std::collections::BTreeSet<&String> = hashes.iter().collect();
     assert_eq!(different.len(), hashes.len(), "{hashes:?}");
 }
@@ -156,7 +156,7 @@ fn the_hash_follows_the_data_and_not_where_they_lie() {
         let text = edited("layers = \"swa*2\"", &format!("layers = \"swa*2\"\n{task}"))
             .replace(SHARED, &format!("{SHARED}{task}\n"));
         let config = AblationConfig::load(&write(folder.path(), &text)).unwrap();
-        config.variants[1].hash("flex", 1).unwrap()
+        config.variants[1].hash("flex", 1, None).unwrap()
     };
     let bytes: Vec<u8> = (0..9000_u32).map(|n| (n * n % 251) as u8).collect();
     let mut other = bytes.clone();

@@ -71,7 +71,7 @@ fn a_step_from_which_nothing_changes_is_refused() {
 
 #[test]
 fn what_is_quantized_and_from_when_decides_the_run() {
-    let hash = |lines: &str| with(&format!("{WIDE}{lines}")).unwrap().hash("flex", 1).unwrap();
+    let hash = |lines: &str| with(&format!("{WIDE}{lines}")).unwrap().hash("flex", 1, None).unwrap();
     let plain = hash("");
     assert_eq!(hash("model.quantization = { window = \"none\" }\ntrain.quantize_from = 0"), plain);
     let mut hashes = vec![plain];
