@@ -3,7 +3,8 @@
 //! `state.json` is replaced last and in one step, so that a killed writer leaves the previous checkpoint whole.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
+use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 
 use csa2_model::checkpoint::{self, CheckpointError, Weight};
@@ -33,8 +34,9 @@ pub struct State {
     pub config_hash: String,
     /// File of the weights.
     pub model: String,
-    /// File of the optimizer's state.
-    pub optimizer: String,
+    /// File of the optimizer's state; none where the weights were not trained here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub optimizer: Option<String>,
 }
 
 /// Why a checkpoint cannot be written or read.
@@ -95,12 +97,10 @@ impl Store {
         }
         // The names are told by the step, so a file of another step or place was not meant.
         let (model, optimizer) = names(state.step);
-        if (&state.model, &state.optimizer) != (&model, &optimizer) {
-            let (found, other) = (&state.model, &state.optimizer);
-            return Err(wrong(format!(
-                "names {found} and {other}, where step {} has {model} and {optimizer}",
-                state.step
-            )));
+        let found = state.optimizer.as_ref().unwrap_or(&optimizer);
+        if (&state.model, found) != (&model, &optimizer) {
+            let (first, step) = (&state.model, state.step);
+            return Err(wrong(format!("names {first} and {found}, where step {step} has {model} and {optimizer}")));
         }
         Ok(Some(state))
     }
@@ -131,17 +131,39 @@ impl Store {
         config_hash: &str,
     ) -> Result<(), StoreError> {
         files::make_folder(&self.folder)?;
-        let (names, config_hash) = (names(step), config_hash.into());
-        let state =
-            State { schema: SCHEMA, step, metrics_bytes, seconds, config_hash, model: names.0, optimizer: names.1 };
+        let ((model_file, optimizer_file), config_hash) = (names(step), config_hash.into());
         let weights = checkpoint::encode(&checkpoint::weights(model)?)?;
-        files::write_atomic(&self.folder.join(&state.model), &weights)?;
-        files::write_atomic(&self.folder.join(&state.optimizer), &checkpoint::encode(&optimizer.state()?)?)?;
-        let path = self.state_path();
-        let text = serde_json::to_vec_pretty(&state).map_err(|error| FileError::content(&path, &error))?;
-        files::write_atomic(&path, &text)?;
+        files::write_atomic(&self.folder.join(&model_file), &weights)?;
+        files::write_atomic(&self.folder.join(&optimizer_file), &checkpoint::encode(&optimizer.state()?)?)?;
+        let (model, optimizer) = (model_file, Some(optimizer_file));
+        let state = State { schema: SCHEMA, step, metrics_bytes, seconds, config_hash, model, optimizer };
+        self.save_state(&state)?;
         self.remove_others(&state);
         Ok(())
+    }
+
+    /// Writes a first checkpoint, of weights that were not trained here: `write` fills their file.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn save_weights<E: From<FileError>>(
+        &self,
+        config_hash: &str,
+        write: impl FnOnce(&Path, BufWriter<File>) -> Result<BufWriter<File>, E>,
+    ) -> Result<(), E> {
+        files::make_folder(&self.folder)?;
+        let (model, _) = names(0);
+        files::write_large(&self.folder.join(&model), write)?;
+        let config_hash = config_hash.into();
+        let state =
+            State { schema: SCHEMA, step: 0, metrics_bytes: 0, seconds: 0.0, config_hash, model, optimizer: None };
+        Ok(self.save_state(&state)?)
+    }
+
+    fn save_state(&self, state: &State) -> Result<(), FileError> {
+        let path = self.state_path();
+        let text = serde_json::to_vec_pretty(state).map_err(|error| FileError::content(&path, &error))?;
+        files::write_atomic(&path, &text)
     }
 
     /// Files of earlier checkpoints are only in the way; one that cannot be removed does no harm.
@@ -150,10 +172,16 @@ impl Store {
         let Ok(entries) = fs::read_dir(&self.folder) else { return };
         for path in entries.flatten().map(|entry| entry.path()) {
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            if name.ends_with(".safetensors") && name != state.model && name != state.optimizer {
+            let named = name == state.model || Some(&name) == state.optimizer.as_ref();
+            if name.ends_with(".safetensors") && !named {
                 let _ = fs::remove_file(path);
             }
         }
+    }
+
+    /// The file of the weights that `state` names.
+    pub fn weights_path(&self, state: &State) -> PathBuf {
+        self.folder.join(&state.model)
     }
 
     /// The weights that `state` names, set into `model`.
@@ -175,7 +203,8 @@ impl Store {
         config: &TrainConfig,
         device: &burn::tensor::Device,
     ) -> Result<Optimizer, StoreError> {
-        let (arrays, name) = self.read(&state.optimizer)?;
+        let none = || self.damaged(FileError::content(&self.state_path(), &"names no state of an optimizer"));
+        let (arrays, name) = self.read(state.optimizer.as_ref().ok_or_else(none)?)?;
         Optimizer::new(config).restore(arrays, &name, device).map_err(|error| self.damaged(error))
     }
 
@@ -199,7 +228,7 @@ mod tests {
 
     fn state(change: impl FnOnce(&mut State)) -> State {
         let (model, optimizer) = names(20);
-        let config_hash = "abc".into();
+        let (config_hash, optimizer) = ("abc".into(), Some(optimizer));
         let mut state =
             State { schema: SCHEMA, step: 20, metrics_bytes: 7, seconds: 1.5, config_hash, model, optimizer };
         change(&mut state);

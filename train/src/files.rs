@@ -1,7 +1,7 @@
 //! Writing files so that a reader, or a crash at any moment, meets the old file or the new one and nothing between.
 
 use std::fs::{self, File, Permissions};
-use std::io::{self, Write};
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use tempfile::{Builder, NamedTempFile};
@@ -80,6 +80,21 @@ fn try_write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     sync_folder(parent)
 }
 
+/// Writes a file that is too large for memory under `path`, a new name in a folder that nobody reads yet; `write` fills it and is
+/// told `path` for its errors. It is synced at the end.
+///
+/// # Errors
+/// When the file cannot be written, and what `write` fails with.
+pub fn write_large<E: From<FileError>>(
+    path: &Path,
+    write: impl FnOnce(&Path, BufWriter<File>) -> Result<BufWriter<File>, E>,
+) -> Result<(), E> {
+    let writing = |source| FileError::writing(path, source);
+    let out = write(path, BufWriter::with_capacity(1 << 20, File::create(path).map_err(writing)?))?;
+    let file = out.into_inner().map_err(|error| writing(error.into_error()))?;
+    Ok(file.sync_all().map_err(writing)?)
+}
+
 /// How the name of a file begins that is not yet whole.
 pub const PARTIAL: &str = ".partial-";
 
@@ -105,12 +120,12 @@ pub fn remove_partial(folder: &Path) {
 
 /// Makes a rename last through a power cut; only Unix can sync a folder.
 #[cfg(unix)]
-fn sync_folder(folder: &Path) -> io::Result<()> {
+pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
 #[cfg(not(unix))]
-fn sync_folder(_folder: &Path) -> io::Result<()> {
+pub(crate) fn sync_folder(_folder: &Path) -> io::Result<()> {
     Ok(())
 }
 

@@ -13,6 +13,8 @@ pub mod optimizer;
 pub mod prefetch;
 pub mod random;
 pub mod recall;
+pub mod runs;
+pub mod staging;
 pub mod step;
 pub mod tasks;
 pub mod trainable;

@@ -2,8 +2,6 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::Failure;
 use crate::ablation::{self, AblationConfig, Ended, RunnerOptions};
@@ -39,9 +37,6 @@ pub struct Args {
     json: bool,
 }
 
-/// Exit code of a process that Ctrl-C ended.
-const INTERRUPTED: u8 = 130;
-
 /// Runs the ablation and writes its report.
 ///
 /// # Errors
@@ -66,11 +61,11 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         device: args.backend.device()?,
         command: format!("csa2 ablate {}", args.config.display()),
     };
-    let stop = stop_on_interrupt()?;
+    let stop = super::stop_on_interrupt("stopping: every run writes a checkpoint first")?;
     match ablation::run(&config, &options, &stop)? {
         Ended::Interrupted => {
             say("interrupted; every run that had begun has a checkpoint, run the same command again to go on");
-            Ok(ExitCode::from(INTERRUPTED))
+            Ok(ExitCode::from(super::INTERRUPTED))
         }
         Ended::Done => {
             let ablations = [report::load(&out)?];
@@ -84,17 +79,4 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
             }
         }
     }
-}
-
-/// The first Ctrl-C asks the runs to stop with a checkpoint, the second ends the process.
-fn stop_on_interrupt() -> Result<Arc<AtomicBool>, Failure> {
-    let stop = Arc::new(AtomicBool::new(false));
-    let asked = stop.clone();
-    ctrlc::set_handler(move || {
-        if asked.swap(true, Ordering::Relaxed) {
-            std::process::exit(i32::from(INTERRUPTED));
-        }
-        say("\nstopping: every run writes a checkpoint first (Ctrl-C again to leave at once)");
-    })?;
-    Ok(stop)
 }

@@ -3,10 +3,15 @@
 mod ablate;
 mod backends;
 mod bench;
+mod export;
+mod import;
 mod plan;
 mod report;
+mod transfer;
 
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Parser, Subcommand};
 
@@ -34,6 +39,10 @@ enum Command {
     Report(report::Args),
     /// Measure operators, a training step and decoding against the backend's own matrix product
     Bench(bench::Args),
+    /// Make a run of a checkpoint in Hugging Face's form
+    Import(import::Args),
+    /// Write a run's model as a checkpoint in Hugging Face's form
+    Export(export::Args),
     /// List the backends: compiled in, present, and what is missing to use the rest
     Backends(backends::Args),
 }
@@ -48,12 +57,30 @@ pub fn main(cli: &Cli) -> ExitCode {
         Command::Plan(args) => plan::run(args),
         Command::Report(args) => report::run(args),
         Command::Bench(args) => bench::run(args),
+        Command::Import(args) => import::run(args),
+        Command::Export(args) => export::run(args),
         Command::Backends(args) => backends::run(args),
     };
     ended.unwrap_or_else(|error| {
         say(&format!("error: {error}"));
         ExitCode::FAILURE
     })
+}
+
+/// Exit code of a process that Ctrl-C ended.
+const INTERRUPTED: u8 = 130;
+
+/// The first Ctrl-C sets what is returned and says `what` happens now, the second ends the process.
+fn stop_on_interrupt(what: &'static str) -> Result<Arc<AtomicBool>, Failure> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let asked = stop.clone();
+    ctrlc::set_handler(move || {
+        if asked.swap(true, Ordering::Relaxed) {
+            std::process::exit(i32::from(INTERRUPTED));
+        }
+        say(&format!("\n{what} (Ctrl-C again to leave at once)"));
+    })?;
+    Ok(stop)
 }
 
 /// Prints to standard output; a reader that has gone away (`csa2 plan … | head`) is no error.

@@ -3,7 +3,7 @@
 mod dot;
 mod json;
 mod text;
-mod units;
+pub mod units;
 
 use csa2_model::config::{ConfigError, ModelConfig};
 use csa2_model::cost::{Cost, DecodeFlops};

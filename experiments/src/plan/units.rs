@@ -1,12 +1,12 @@
 //! Numbers as people read them.
 
 /// A count with a decimal prefix: `815`, `185.0 k`, `15.8 B`.
-pub(super) fn count(number: u128) -> String {
+pub fn count(number: u128) -> String {
     scaled(number as f64, 1000.0, &["", "k", "M", "B", "T"], "")
 }
 
 /// Bytes with a binary prefix: `890 B`, `2.6 MiB`.
-pub(super) fn bytes(number: f64) -> String {
+pub fn bytes(number: f64) -> String {
     scaled(number, 1024.0, &["", "Ki", "Mi", "Gi", "Ti"], "B")
 }
 

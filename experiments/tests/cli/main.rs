@@ -8,5 +8,6 @@ mod folders;
 mod interruption;
 mod output;
 mod streams;
+mod transfer;
 #[cfg(feature = "wgpu")]
 mod two_backends;

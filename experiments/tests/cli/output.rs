@@ -119,7 +119,7 @@ fn backends_are_listed_with_what_is_missing() {
 #[test]
 fn every_command_has_help_with_an_example() {
     let lab = Lab::new();
-    for command in ["ablate", "plan", "report", "bench", "backends"] {
+    for command in ["ablate", "plan", "report", "bench", "import", "export", "backends"] {
         let help = lab.csa2(&[command, "--help"]).fine().out;
         assert!(help.contains("Example") && help.contains(&format!("\n  csa2 {command}")), "{help}");
         assert!(lab.csa2(&["--help"]).fine().out.contains(&format!("\n  {command} ")));

@@ -1,53 +1,28 @@
 //! Weights as safetensors, under the names and in the layout of the released checkpoints (Linear weights `[out, in]`).
 
+mod archive;
+mod error;
+mod header;
 mod names;
+mod selection;
+mod storage;
+mod tensors;
+mod writer;
 
 use std::collections::{BTreeMap, HashMap};
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Tensor, TensorData};
-use safetensors::tensor::{Dtype, SafeTensorError, SafeTensors, TensorView};
-use thiserror::Error;
+use safetensors::tensor::Dtype;
 
+pub use archive::{Archive, INDEX, Naming, SINGLE, Shards, View, read_limited};
+pub use error::CheckpointError;
+pub use header::HeaderError;
 pub use names::{ParameterPath, is_indexer, is_variant};
-
-/// Why weights cannot be written or read.
-#[derive(Debug, Error)]
-pub enum CheckpointError {
-    /// The file is not a safetensors file, or is cut short.
-    #[error("{source_name}: not a whole safetensors file: {error}")]
-    Format {
-        /// Where the bytes came from.
-        source_name: String,
-        /// What the reader says.
-        error: SafeTensorError,
-    },
-    /// Tensors are missing, left over or of another shape or type.
-    #[error("{source_name} does not fit this model:{}", list(problems))]
-    Mismatch {
-        /// Where the bytes came from.
-        source_name: String,
-        /// One line a tensor.
-        problems: Vec<String>,
-    },
-    /// A weight could not be read from the device.
-    #[error("weight {name} could not be read from the device: {error}")]
-    Device {
-        /// Official name of the weight.
-        name: String,
-        /// What the backend says.
-        error: String,
-    },
-}
-
-fn list(problems: &[String]) -> String {
-    const SHOWN: usize = 20;
-    let mut lines: Vec<String> = problems.iter().take(SHOWN).cloned().collect();
-    if problems.len() > SHOWN {
-        lines.push(format!("and {} more", problems.len() - SHOWN));
-    }
-    lines.into_iter().flat_map(|line| ["\n  ".to_string(), line]).collect()
-}
+pub use selection::{Amount, Options, Selection, Skipped, attention_prefix};
+pub use storage::Kind;
+pub use tensors::{TensorSpec, attention_tensors, scale_name, tensors};
+pub use writer::FileWriter;
 
 /// One weight, in the official layout.
 #[derive(Clone, Debug, PartialEq)]
@@ -105,15 +80,17 @@ impl ModuleVisitor for Reader {
 /// # Errors
 /// When an array's length does not fit its sizes.
 pub fn encode(arrays: &BTreeMap<String, Weight>) -> Result<Vec<u8>, CheckpointError> {
-    let format = |error| CheckpointError::Format { source_name: "weights".into(), error };
-    let bytes: Vec<Vec<u8>> =
-        arrays.values().map(|w| w.values.iter().flat_map(|value| value.to_le_bytes()).collect()).collect();
-    let views = arrays
-        .iter()
-        .zip(&bytes)
-        .map(|((name, weight), bytes)| Ok((name.as_str(), TensorView::new(Dtype::F32, weight.dims.clone(), bytes)?)));
-    let views = views.collect::<Result<Vec<_>, _>>().map_err(format)?;
-    safetensors::serialize(views, None).map_err(format)
+    for (name, Weight { dims, values }) in arrays {
+        if dims.iter().try_fold(1_usize, |product, &size| product.checked_mul(size)) != Some(values.len()) {
+            return Err(CheckpointError::Encode { name: name.clone(), count: values.len(), dims: dims.clone() });
+        }
+    }
+    let tensors = arrays.iter().map(|(name, weight)| (name.as_str(), weight.dims.as_slice()));
+    let written = FileWriter::start(Vec::new(), &[], tensors).and_then(|mut writer| {
+        arrays.values().try_for_each(|weight| writer.put(&weight.values))?;
+        writer.finish()
+    });
+    Ok(written.expect("memory can be written"))
 }
 
 /// Reads what [`encode`] wrote. `source_name` is told in errors.
@@ -121,21 +98,21 @@ pub fn encode(arrays: &BTreeMap<String, Weight>) -> Result<Vec<u8>, CheckpointEr
 /// # Errors
 /// When the bytes are not a whole safetensors file or hold other than f32.
 pub fn decode(bytes: &[u8], source_name: &str) -> Result<BTreeMap<String, Weight>, CheckpointError> {
-    let file = SafeTensors::deserialize(bytes)
-        .map_err(|error| CheckpointError::Format { source_name: source_name.into(), error })?;
+    let entries =
+        header::parse(bytes).map_err(|error| CheckpointError::Format { source_name: source_name.into(), error })?;
     let (mut weights, mut problems) = (BTreeMap::new(), Vec::new());
-    for (name, view) in file.iter() {
-        if view.dtype() != Dtype::F32 {
-            problems.push(format!("{name}: stored as {:?}, expected F32", view.dtype()));
+    for (name, entry) in entries {
+        if entry.dtype != Dtype::F32 {
+            problems.push(format!("{name}: stored as {:?}, expected F32", entry.dtype));
             continue;
         }
-        let values = view.data().chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
-        weights.insert(name.to_string(), Weight { dims: view.shape().to_vec(), values });
+        let numbers = bytes[entry.bytes].chunks_exact(4);
+        let values = numbers.map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+        weights.insert(name, Weight { dims: entry.shape, values });
     }
     if problems.is_empty() {
         Ok(weights)
     } else {
-        problems.sort();
         Err(CheckpointError::Mismatch { source_name: source_name.into(), problems })
     }
 }

@@ -61,6 +61,12 @@ pub enum ConfigError {
         /// The value found.
         found: String,
     },
+    /// A Hugging Face configuration of a model with parts that csa2 does not have.
+    #[error("config.json asks for what csa2 does not have: {parts}; `csa2 import --skip-unsupported` leaves it out")]
+    HfUnsupported {
+        /// The parts, each with a key that asks for it.
+        parts: String,
+    },
     /// A configuration that the Hugging Face form cannot say.
     #[error("`{key}` = {value} has no Hugging Face form: {right}")]
     NotInHf {

@@ -2,6 +2,7 @@
 
 mod error;
 mod hf;
+mod parts;
 mod presets;
 mod validate;
 
@@ -11,6 +12,8 @@ use crate::mix::LayerPlan;
 use crate::quant::Format;
 
 pub use error::ConfigError;
+pub use hf::HfConfig;
+pub use parts::Part;
 
 /// A whole model. Unknown keys are refused; [`ModelConfig::validate`] checks how the values fit together.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

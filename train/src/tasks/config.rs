@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 
-use super::{MqarConfig, Task, TaskError, TextConfig, TwohopConfig};
+use super::{Auxiliary, MqarConfig, Task, TaskError, TextConfig, TwohopConfig};
 
 macro_rules! kinds {
     ($($name:literal => $variant:ident($config:ty),)+) => {
@@ -37,6 +37,11 @@ macro_rules! kinds {
             /// A value that cannot be, or files that cannot be used.
             pub fn build(&self, base_dir: &Path) -> Result<Box<dyn Task>, TaskError> {
                 match self { $(Self::$variant(config) => Ok(Box::new(config.build(base_dir)?)),)+ }
+            }
+
+            /// The auxiliary head that the task trains, which is known without its data.
+            pub fn auxiliary(&self) -> Option<Auxiliary> {
+                match self { $(Self::$variant(config) => config.auxiliary(),)+ }
             }
 
             fn from_table(kind: &str, table: toml::Table) -> Result<Self, String> {

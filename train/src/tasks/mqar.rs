@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 
 use super::batch::Row;
 use super::shared::{Buckets, Check, eval_range, made_eval_batch, made_train_batch};
-use super::{Batch, Metric, Task, TaskError};
+use super::{Auxiliary, Batch, Metric, Task, TaskError};
 use crate::random;
 
 const KIND: &str = "mqar";
@@ -69,6 +69,11 @@ impl MqarConfig {
         // very start to the last query.
         let distances = Buckets::new("distance", self.gap + 1, last_query - 1);
         Ok(Mqar { config: self.clone(), distances })
+    }
+
+    /// The task has no auxiliary head.
+    pub fn auxiliary(&self) -> Option<Auxiliary> {
+        None
     }
 
     fn validate(&self) -> Result<(), TaskError> {

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::batch::Row;
 use super::shared::{Buckets, Check, eval_range};
-use super::{Batch, Metric, Task, TaskError};
+use super::{Auxiliary, Batch, Metric, Task, TaskError};
 use crate::corpus::{Corpus, CorpusOptions};
 use crate::random::{self, TRAIN};
 
@@ -91,6 +91,11 @@ impl TextConfig {
         self.check_length("training", corpus.train.len())?;
         self.check_length("validation", corpus.validation.len())?;
         Ok(Text { config: self.clone(), corpus, positions: Buckets::new("position", 0, self.seq_len - 1) })
+    }
+
+    /// The task has no auxiliary head.
+    pub fn auxiliary(&self) -> Option<Auxiliary> {
+        None
     }
 
     fn validate(&self) -> Result<(), TaskError> {

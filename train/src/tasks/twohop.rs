@@ -85,6 +85,12 @@ impl TwohopConfig {
         Ok(Twohop { config: self.clone(), tags })
     }
 
+    /// The head that is to say the first hop, where it is trained.
+    pub fn auxiliary(&self) -> Option<Auxiliary> {
+        let (after_layer, weight) = (self.hint_layer, self.hint_weight);
+        (weight > 0.0).then_some(Auxiliary { after_layer, weight })
+    }
+
     fn validate(&self) -> Result<(), TaskError> {
         let check = Check(KIND);
         check.size("symbols", self.symbols, 1)?;
@@ -209,8 +215,7 @@ impl Task for Twohop {
     }
 
     fn auxiliary(&self) -> Option<Auxiliary> {
-        let (after_layer, weight) = (self.config.hint_layer, self.config.hint_weight);
-        (weight > 0.0).then_some(Auxiliary { after_layer, weight })
+        self.config.auxiliary()
     }
 
     fn train_batch(&self, seed: u64, step: u64, rows: usize) -> Batch {

@@ -24,7 +24,7 @@ impl Keys {
         }
     }
 
-    fn name(&self, key: &str) -> String {
+    pub(super) fn name(&self, key: &str) -> String {
         format!("{}{key}", self.path)
     }
 
@@ -88,6 +88,12 @@ impl Keys {
         self.map.remove(key);
     }
 
+    /// Takes the keys that `wanted` picks, with their values.
+    pub(super) fn take_all(&mut self, wanted: impl Fn(&str) -> bool) -> Vec<(String, Value)> {
+        let names: Vec<String> = self.map.keys().filter(|key| wanted(key)).cloned().collect();
+        names.into_iter().filter_map(|key| self.map.remove_entry(&key)).collect()
+    }
+
     pub(super) fn finish(self) -> Result<(), ConfigError> {
         match self.map.iter().next() {
             None => Ok(()),
@@ -108,7 +114,7 @@ fn wrong_type(key: String, found: &Value, expected: &str) -> ConfigError {
 }
 
 /// A value as an error message shows it.
-fn short(value: &Value) -> String {
+pub(super) fn short(value: &Value) -> String {
     let text = value.to_string();
     if text.chars().count() <= 60 { text } else { text.chars().take(57).chain("...".chars()).collect() }
 }

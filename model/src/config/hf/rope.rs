@@ -1,4 +1,5 @@
-//! `rope_parameters`: the rotary bases and the stretching of frequencies.
+//! The rotary bases and the stretching of frequencies: `rope_parameters`, as Transformers writes them, or `rope_theta`,
+//! `compress_rope_theta` and `rope_scaling`, as the released file does.
 
 use serde_json::{Value, json};
 
@@ -28,7 +29,7 @@ impl ModelConfig {
     }
 }
 
-/// What `rope_parameters` says.
+/// What is said of positions.
 pub(super) struct Rope {
     pub(super) theta: f64,
     pub(super) compress_theta: f64,
@@ -36,8 +37,27 @@ pub(super) struct Rope {
 }
 
 impl Rope {
-    /// `part` is the rotary share of a head, where the head has channels at all.
+    /// `part` is the rotary share of a head, where the head has channels at all. Where both forms are there, they must agree.
     pub(super) fn read(keys: &mut Keys, part: Option<f64>) -> Result<Self, ConfigError> {
+        check_part(keys, part)?;
+        let flat = keys.optional("rope_theta").is_some();
+        if keys.optional("rope_parameters").is_none() && flat {
+            let theta = keys.number("rope_theta")?;
+            let compress_theta = keys.number("compress_rope_theta")?;
+            return Ok(Self { theta, compress_theta, yarn: scaling(keys)? });
+        }
+        let rope = Self::nested(keys, part)?;
+        keys.fixed("rope_theta", &json!(rope.theta))?;
+        keys.fixed("compress_rope_theta", &json!(rope.compress_theta))?;
+        if let Some(value) = keys.optional("rope_scaling")
+            && scaling(keys)? != rope.yarn
+        {
+            return Err(keys.refuse("rope_scaling", &value, "what `rope_parameters.compress` says"));
+        }
+        Ok(rope)
+    }
+
+    fn nested(keys: &mut Keys, part: Option<f64>) -> Result<Self, ConfigError> {
         let mut both = keys.object("rope_parameters")?;
         let mut main = both.object("main")?;
         main.fixed("rope_type", &json!("default"))?;
@@ -52,6 +72,17 @@ impl Rope {
         both.finish()?;
         Ok(Self { theta, compress_theta, yarn })
     }
+}
+
+/// `rope_scaling`, which stretches the layers with compressed entries alone.
+fn scaling(keys: &mut Keys) -> Result<Option<YarnConfig>, ConfigError> {
+    if keys.optional("rope_scaling").is_none() {
+        return Ok(None);
+    }
+    let mut scaling = keys.object("rope_scaling")?;
+    let yarn = yarn(&mut scaling)?;
+    scaling.finish()?;
+    Ok(yarn)
 }
 
 /// The rotary share of a head, which the two dimensions already say.
