@@ -18,6 +18,21 @@ pub struct RunConfig {
     pub model: ModelConfig,
     /// How.
     pub train: TrainConfig,
+    /// Where its weights started, where that is another run: only in the record of a run, not in what is asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<StartRecord>,
+}
+
+/// The run whose weights another one started from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StartRecord {
+    /// Its folder, as it was given or beside this run's.
+    pub run: String,
+    /// Steps that it had taken.
+    pub step: u64,
+    /// Hash of its configuration.
+    pub config_hash: String,
 }
 
 impl RunConfig {

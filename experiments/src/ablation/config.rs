@@ -33,6 +33,7 @@
 //! ```
 
 mod check;
+mod posttrain;
 mod stages;
 
 use std::collections::BTreeMap;
@@ -49,6 +50,7 @@ use sha2::{Digest, Sha256};
 use thiserror::Error;
 use toml::{Table, Value};
 
+pub use posttrain::load as load_posttraining;
 use stages::EvaluationFile;
 pub use stages::TRAINED;
 
@@ -157,6 +159,8 @@ pub struct Variant {
     pub task: Arc<dyn Task>,
     /// The variant whose weights this one starts from.
     pub from: Option<String>,
+    /// The run elsewhere whose weights this one starts from, and what identifies it.
+    pub start: Option<(PathBuf, String)>,
     /// Further models that its weights are measured in.
     pub evaluations: Vec<(String, ModelConfig)>,
     /// What the model costs.
@@ -224,7 +228,8 @@ impl AblationConfig {
         for variant in &self.variants {
             // A start stands before what starts from it.
             let start = self.variants.iter().zip(&hashes).find(|(v, _)| Some(&v.name) == variant.from.as_ref());
-            let start = start.map(|(_, hash)| hash.clone());
+            let elsewhere = || variant.start.as_ref().map(|(_, identity)| identity.clone());
+            let start = start.map(|(_, hash)| hash.clone()).or_else(elsewhere);
             hashes.push(variant.hash(backend, threads, start.as_deref())?);
         }
         Ok(hashes)
@@ -323,7 +328,7 @@ fn resolve(
     });
     let evaluations = evaluations.collect::<Result<Vec<_>, String>>()?;
     let (name, note, from) = (variant.name.clone(), variant.note.clone(), variant.from.clone());
-    Ok(Variant { name, note, overrides, run, task, from, evaluations, cost })
+    Ok(Variant { name, note, overrides, run, task, from, start: None, evaluations, cost })
 }
 
 /// A merged table has no lines any more, but the parser ends its message with the key: that is told first.

@@ -7,5 +7,5 @@ mod runner;
 #[cfg(test)]
 mod testing;
 
-pub use config::{AblationConfig, AblationError, Section, TRAINED, Variant, read_text, toml_error};
+pub use config::{AblationConfig, AblationError, Section, TRAINED, Variant, load_posttraining, read_text, toml_error};
 pub use runner::{Ended, RunnerError, RunnerOptions, run};

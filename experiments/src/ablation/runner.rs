@@ -11,6 +11,7 @@ use std::sync::{Mutex, PoisonError};
 
 use burn::tensor::Device;
 use csa2_train::checkpoints::Store;
+use csa2_train::config::StartRecord;
 use csa2_train::files::{FileError, make_folder, remove_partial, write_atomic};
 use csa2_train::trainer::{Finished, Outcome, TrainError, Trainer};
 use thiserror::Error;
@@ -232,7 +233,8 @@ fn todo<'a>(config: &'a AblationConfig, hashes: &'a [String], out: &Path) -> Res
             })?;
             let done = state.map_or(0, |state| state.step.saturating_mul(per_step)).min(budget);
             todo.before = todo.before.saturating_add(done);
-            let from = variant.from.as_ref().map(|from| run_dir(out, from, seed));
+            let elsewhere = || variant.start.as_ref().map(|(folder, _)| folder.clone());
+            let from = variant.from.as_ref().map(|from| run_dir(out, from, seed)).or_else(elsewhere);
             todo.queue.push_back(Job { variant, hash, seed, folder, from });
         }
     }
@@ -354,8 +356,7 @@ impl<'a> SharedQueue<'a> {
                 summary(job, options, Err((step, error.to_string())))
             }
             Ok(Err(error)) => {
-                let (variant, seed) = (job.variant.name.clone(), job.seed);
-                return Err(RunnerError::Run { variant, seed, error: Box::new(error) });
+                return Err(failed(job, error));
             }
             Err(panic) => {
                 let steps = steps.load(Ordering::Relaxed);
@@ -372,7 +373,8 @@ impl<'a> SharedQueue<'a> {
 
 /// Why a run cannot start from the one that it names: that has not come to its end.
 fn no_start(job: &Job) -> Result<Option<String>, RunnerError> {
-    let Some(from) = &job.from else { return Ok(None) };
+    // A run elsewhere was looked at before anything began.
+    let Some(from) = job.from.as_ref().filter(|_| job.variant.from.is_some()) else { return Ok(None) };
     let path = summary_path(from);
     if path.exists() {
         let summary = read_summary(&path).map_err(|error| RunnerError::Summary { error })?;
@@ -427,12 +429,26 @@ fn summary(job: &Job, options: &RunnerOptions, ended: Result<Finished, (u64, Str
     }
 }
 
+/// The error of a run that stopped for a reason that is not its own.
+fn failed(job: &Job, error: TrainError) -> RunnerError {
+    RunnerError::Run { variant: job.variant.name.clone(), seed: job.seed, error: Box::new(error) }
+}
+
 /// The resolved configuration, for people and for later commands.
 fn write_config(job: &Job) -> Result<(), RunnerError> {
     make_folder(&job.folder)?;
     remove_partial(&job.folder);
     let path = job.folder.join("config.toml");
-    let text = toml::to_string(&job.variant.run).map_err(|error| FileError::content(&path, &error))?;
+    let mut run = job.variant.run.clone();
+    if let Some(folder) = &job.from {
+        let state = Store::new(folder).state().map_err(|error| failed(job, error.into()))?;
+        run.start = state.map(|state| StartRecord {
+            run: folder.display().to_string(),
+            step: state.step,
+            config_hash: state.config_hash,
+        });
+    }
+    let text = toml::to_string(&run).map_err(|error| FileError::content(&path, &error))?;
     let head = format!("# Resolved configuration, hash {}, of variant \"{}\".\n\n", job.hash, job.variant.name);
     Ok(write_atomic(&path, (head + &text).as_bytes())?)
 }

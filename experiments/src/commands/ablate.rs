@@ -17,6 +17,13 @@ use crate::say::say;
 pub struct Args {
     /// The ablation's configuration
     config: PathBuf,
+    #[command(flatten)]
+    flags: Flags,
+}
+
+/// How runs are carried out.
+#[derive(Debug, clap::Args)]
+pub(super) struct Flags {
     /// Folder for the results (default: runs/<name of the ablation>)
     #[arg(long)]
     out: Option<PathBuf>,
@@ -43,6 +50,14 @@ pub struct Args {
 /// When the configuration is wrong, or files or device fail.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let config = AblationConfig::load(&args.config)?;
+    carry_out(&config, &args.flags, format!("csa2 ablate {}", args.config.display()))
+}
+
+/// Carries out an ablation, whichever `command` asked for it, and writes its report.
+///
+/// # Errors
+/// When files or device fail, or a run has no result.
+pub(super) fn carry_out(config: &AblationConfig, args: &Flags, command: String) -> Result<ExitCode, Failure> {
     for variant in &config.variants {
         let model = &variant.run.model;
         for (key, channels) in [("head_dim", model.head_dim), ("index_dim", model.index_dim)] {
@@ -59,10 +74,10 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         threads,
         backend: args.backend.name(),
         device: args.backend.device()?,
-        command: format!("csa2 ablate {}", args.config.display()),
+        command,
     };
     let stop = super::stop_on_interrupt("stopping: every run writes a checkpoint first")?;
-    match ablation::run(&config, &options, &stop)? {
+    match ablation::run(config, &options, &stop)? {
         Ended::Interrupted => {
             say("interrupted; every run that had begun has a checkpoint, run the same command again to go on");
             Ok(ExitCode::from(super::INTERRUPTED))

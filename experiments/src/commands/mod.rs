@@ -6,6 +6,7 @@ mod bench;
 mod export;
 mod import;
 mod plan;
+mod posttrain;
 mod report;
 mod transfer;
 
@@ -33,6 +34,8 @@ Example:\n  csa2 ablate configs/quickstart.toml";
 enum Command {
     /// Train every variant of an ablation with every seed, then rank them in a report
     Ablate(ablate::Args),
+    /// Train a run further with a candidate pool, quantization or some parts frozen, as a run of its own
+    Posttrain(posttrain::Args),
     /// Show what a mix is and costs, before anything is trained
     Plan(plan::Args),
     /// Rebuild the report of an ablation, or join several
@@ -54,6 +57,7 @@ pub type Failure = Box<dyn std::error::Error>;
 pub fn main(cli: &Cli) -> ExitCode {
     let ended = match &cli.command {
         Command::Ablate(args) => ablate::run(args),
+        Command::Posttrain(args) => posttrain::run(args),
         Command::Plan(args) => plan::run(args),
         Command::Report(args) => report::run(args),
         Command::Bench(args) => bench::run(args),

@@ -7,6 +7,7 @@ mod configurations;
 mod folders;
 mod interruption;
 mod output;
+mod posttrain;
 mod streams;
 mod transfer;
 #[cfg(feature = "wgpu")]

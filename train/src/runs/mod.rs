@@ -23,7 +23,7 @@ use csa2_model::model::{self, BuildError, Model};
 use crate::checkpoints::{State, Store, StoreError};
 use crate::config::RunConfig;
 use crate::files;
-use crate::tasks::Auxiliary;
+use crate::tasks::{Auxiliary, TaskConfig};
 
 pub use error::RunError;
 pub use export::{ExportError, Exported, export};
@@ -35,8 +35,8 @@ pub use origin::{ImportedConfig, Origin, OriginKind};
 pub struct Run {
     folder: PathBuf,
     model: ModelConfig,
-    /// The auxiliary head of the task that it was trained on.
-    auxiliary: Option<Auxiliary>,
+    /// The task that it was trained on.
+    task: Option<TaskConfig>,
     /// Where its weights come from, where they were not trained here.
     origin: Option<Origin>,
     state: State,
@@ -56,17 +56,17 @@ impl Run {
         let text = String::from_utf8(files::read(&path)?).map_err(|error| content(format!("is no text: {error}")))?;
         let wrong = |error: toml::de::Error| content(error.to_string().trim_end().to_string());
         let table: toml::Table = toml::from_str(&text).map_err(wrong)?;
-        let (model, auxiliary, origin) = if table.contains_key("origin") {
+        let (model, task, origin) = if table.contains_key("origin") {
             let ImportedConfig { model, origin } = toml::from_str(&text).map_err(wrong)?;
             (model, None, Some(origin))
         } else {
             let RunConfig { task, model, .. } = toml::from_str(&text).map_err(wrong)?;
-            (model, task.auxiliary(), None)
+            (model, Some(task), None)
         };
         model.validate().map_err(|error| content(format!("model: {error}")))?;
         let state = Store::new(folder).state().map_err(|error| RunError::store(error, origin.as_ref()))?;
         let state = state.ok_or_else(|| RunError::NoWeights { folder: folder.to_path_buf() })?;
-        Ok(Self { folder: folder.to_path_buf(), model, auxiliary, origin, state })
+        Ok(Self { folder: folder.to_path_buf(), model, task, origin, state })
     }
 
     /// The run's folder.
@@ -77,6 +77,16 @@ impl Run {
     /// The model's configuration.
     pub fn model_config(&self) -> &ModelConfig {
         &self.model
+    }
+
+    /// The task that it was trained on; none where it was not trained here.
+    pub fn task(&self) -> Option<&TaskConfig> {
+        self.task.as_ref()
+    }
+
+    /// The auxiliary head that its task trained.
+    pub fn auxiliary(&self) -> Option<Auxiliary> {
+        self.task.as_ref().and_then(TaskConfig::auxiliary)
     }
 
     /// Where the weights come from, where they were not trained here.
@@ -98,7 +108,7 @@ impl Run {
             return Err(RunError::LayersAlone { folder: self.folder.clone(), layers: layers.clone() });
         }
         self.check_size()?;
-        let model = Model::new(&self.model, self.auxiliary.map(|auxiliary| auxiliary.after_layer), device);
+        let model = Model::new(&self.model, self.auxiliary().map(|auxiliary| auxiliary.after_layer), device);
         let model = model.map_err(|error| self.build(&error))?;
         Store::new(&self.folder)
             .load_model(&self.state, model)

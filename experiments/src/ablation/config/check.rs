@@ -13,13 +13,13 @@ use super::{AblationError, AblationFile, Variant};
 pub(super) fn section(path: &Path, file: &AblationFile) -> Result<(), AblationError> {
     let refuse = |message: String| Err(AblationError::Toml { path: path.to_path_buf(), message });
     let section = &file.ablation;
-    check_name("ablation.name", &section.name).or_else(&refuse)?;
+    name("ablation.name", &section.name).or_else(&refuse)?;
     if file.variant.is_empty() {
         return refuse("has no [[variant]]; an ablation compares at least one, better two".into());
     }
     let mut names = BTreeSet::new();
     for variant in &file.variant {
-        check_name("a variant's name", &variant.name).or_else(&refuse)?;
+        name("a variant's name", &variant.name).or_else(&refuse)?;
         if RESERVED.contains(&variant.name.to_lowercase().as_str()) {
             return refuse(format!(
                 "a variant's name is \"{}\", which is a file of the results; rename it",
@@ -37,16 +37,20 @@ pub(super) fn section(path: &Path, file: &AblationFile) -> Result<(), AblationEr
             names.join(", ")
         ));
     }
-    if section.seeds.is_empty() {
-        return refuse(
-            "ablation.seeds is empty; one seed makes one run of every variant, three give an interval".into(),
-        );
-    }
-    if section.seeds.iter().collect::<BTreeSet<_>>().len() < section.seeds.len() {
-        return refuse(format!("ablation.seeds = {:?} names a seed twice; every seed is one run", section.seeds));
-    }
+    seeds("ablation.seeds", &section.seeds).or_else(&refuse)?;
     if section.decode_context == 0 {
         return refuse("ablation.decode_context = 0: it is a context length in tokens, at least 1".into());
+    }
+    Ok(())
+}
+
+/// Every seed is one run.
+pub(super) fn seeds(key: &str, seeds: &[u64]) -> Result<(), String> {
+    if seeds.is_empty() {
+        return Err(format!("{key} is empty; one seed makes one run of every variant, three give an interval"));
+    }
+    if seeds.iter().collect::<BTreeSet<_>>().len() < seeds.len() {
+        return Err(format!("{key} = {seeds:?} names a seed twice; every seed is one run"));
     }
     Ok(())
 }
@@ -55,7 +59,7 @@ pub(super) fn section(path: &Path, file: &AblationFile) -> Result<(), AblationEr
 const RESERVED: [&str; 5] = ["ablation.json", "report.html", "table.md", "table.csv", "matrix.csv"];
 
 /// Names become folders.
-fn check_name(what: &str, name: &str) -> Result<(), String> {
+pub(super) fn name(what: &str, name: &str) -> Result<(), String> {
     let fine = |c: char| c.is_alphanumeric() || " -_.,+@*=()".contains(c);
     let plain = !name.starts_with([' ', '.', '-']) && !name.ends_with([' ', '.']);
     if !name.is_empty() && name.len() <= 80 && plain && name.chars().all(fine) {

@@ -53,6 +53,11 @@ pub(super) fn evaluated(evaluation: &EvaluationFile, trained: &ModelConfig) -> R
         }
         changes.insert("layers".into(), Value::String(layers.clone()));
     }
+    changed(&changes, trained)
+}
+
+/// A model with some keys changed, whose weights are those of `trained`.
+pub(super) fn changed(changes: &Table, trained: &ModelConfig) -> Result<ModelConfig, String> {
     let mut whole = Table::try_from(trained).map_err(|error| error.to_string())?;
     if changes.contains_key("layers") && !changes.contains_key("pool") {
         // A mix without a pool has no size of one; one with a pool keeps the size that was trained, if there is one.
@@ -62,7 +67,7 @@ pub(super) fn evaluated(evaluation: &EvaluationFile, trained: &ModelConfig) -> R
             whole.remove("pool");
         }
     }
-    merge(&mut whole, changes);
+    merge(&mut whole, changes.clone());
     let model: ModelConfig =
         Value::Table(whole).try_into().map_err(|error: toml::de::Error| super::with_key(&error))?;
     model.validate().map_err(|error| error.to_string())?;

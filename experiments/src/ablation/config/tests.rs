@@ -1,4 +1,5 @@
 mod quantization;
+mod stages;
 
 use std::fmt::Write as _;
 

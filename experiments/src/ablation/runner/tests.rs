@@ -2,6 +2,7 @@
 
 mod failures;
 mod quantization;
+mod stages;
 
 use std::fs;
 use std::sync::Arc;

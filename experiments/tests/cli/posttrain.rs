@@ -1,0 +1,61 @@
+//! `csa2 posttrain`.
+
+use std::fs;
+
+use crate::common::{Lab, TINY, command, run};
+
+const POOL: &str = "[posttrain]\nname = \"pool\"\nseeds = [0]\n[model]\nlayers = \"full+pool reuse\"\n\
+                    pool = { blocks = 2, block_size = 1 }\n[train]\ntokens = 1_120\nbatch = 8\nlearning_rate = 3e-3\n\
+                    pool_from = { blocks = 4, until = 0.5 }\n[[evaluation]]\nname = \"no pool\"\nlayers = \"full reuse\"\n";
+
+#[test]
+fn a_run_is_trained_on_and_says_where_it_came_from() {
+    let lab = Lab::with(TINY);
+    lab.write("pool.toml", POOL);
+    run(&mut command(lab.path(), &["ablate", "tiny.toml", "--out", "base"])).fine();
+    let arguments = ["posttrain", "pool.toml", "--from", "base/shared/seed-0", "--out", "post"];
+    let ran = run(&mut command(lab.path(), &arguments)).fine();
+    assert!(ran.out.contains("post-trained") && ran.out.contains("no pool"), "{ran:?}");
+    let config = fs::read_to_string(lab.path().join("post/post-trained/seed-0/config.toml")).unwrap();
+    assert!(config.contains("run = \"base/shared/seed-0\"") && config.contains("step = 20"), "{config}");
+    assert!(config.contains("layers = \"full+pool reuse\""), "{config}");
+    let matrix = fs::read_to_string(lab.path().join("post/matrix.csv")).unwrap();
+    assert_eq!(matrix.lines().count(), 3, "{matrix}");
+    // A second call has nothing to do; a run further trained is another one.
+    run(&mut command(lab.path(), &arguments)).fine();
+    lab.write("tiny.toml", &TINY.replace("learning_rate = 3e-3", "learning_rate = 1e-3"));
+    run(&mut command(lab.path(), &["ablate", "tiny.toml", "--out", "base", "--fresh"])).fine();
+    let refused = run(&mut command(lab.path(), &arguments)).refused();
+    assert!(refused.contains("holds results of another configuration"), "{refused}");
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    let lab = Lab::with(TINY);
+    run(&mut command(lab.path(), &["ablate", "tiny.toml", "--out", "base"])).fine();
+    let refused = |text: &str, from: &str| {
+        lab.write("pool.toml", text);
+        run(&mut command(lab.path(), &["posttrain", "pool.toml", "--from", from, "--out", "post"])).refused()
+    };
+    let shared = "base/shared/seed-0";
+    for (text, from, expected) in [
+        (POOL.to_string(), "base/windows/seed-0", "differ in more than their pools"),
+        (POOL.to_string(), "base/nobody/seed-0", "base/nobody/seed-0"),
+        (POOL.replace("full+pool reuse", "full+pool full"), shared, "differ in more than their pools"),
+        (
+            POOL.replace("blocks = 2, block_size = 1", "blocks = 1, block_size = 1"),
+            shared,
+            "could never fill its Top-K",
+        ),
+        (POOL.replace("pool = { blocks = 2, block_size = 1 }\n", ""), shared, "pool"),
+        (POOL.replace("blocks = 4, until", "blocks = 2, until"), shared, "it must start with more blocks"),
+        (POOL.replace("seeds = [0]", "seeds = []"), shared, "posttrain.seeds is empty"),
+        (POOL.replace("[posttrain]\n", "[posttrain]\nseed = 1\n"), shared, "unknown field `seed`"),
+        (POOL.replace("[train]\n", "[train]\ntrainable = \"query\"\n"), shared, "unknown variant `query`"),
+        (POOL.replace("[model]\n", "[model]\nd_model = 32\n"), shared, "the weights stay the same"),
+    ] {
+        let message = refused(&text, from);
+        assert!(message.contains(expected), "{expected}: {message}");
+    }
+    assert!(!lab.path().join("post").exists(), "nothing is begun");
+}
