@@ -3,8 +3,10 @@
 //! | what | stored as | beside it |
 //! |---|---|---|
 //! | any tensor | F32, F16 or BF16 | |
-//! | a matrix `[out, in]` | F8_E4M3 `[out, in]` | F8_E8M0 scales `[ceil(out / b), ceil(in / b)]`, one per block of b x b |
-//! | a matrix of a routed expert | I8 `[out, in / 2]`, two E2M1 codes a byte, the low half first | F8_E8M0 scales `[out, in / 32]` |
+//! | a matrix `[out, in]` | `F8_E4M3` `[out, in]` | `F8_E8M0` scales `[ceil(out / b), ceil(in / b)]`, one per block of b x b |
+//! | a matrix of a routed expert | I8 `[out, in / 2]`, two E2M1 codes a byte, the low half first | `F8_E8M0` scales `[out, in / 32]` |
+//!
+//! F64 is refused: no such checkpoint holds it, and rounding it would lose digits without a word.
 
 use half::{bf16, f16};
 use safetensors::Dtype;

@@ -59,7 +59,6 @@ pub fn config() -> ModelConfig {
             index: QuantFormat::Fp4,
             window: QuantFormat::Fp8,
         },
-        ..ModelConfig::small().unwrap()
     }
 }
 
