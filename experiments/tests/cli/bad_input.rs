@@ -31,7 +31,7 @@ fn unknown_keys() {
     assert!(message.contains("tiny.toml: variant \"windows\": `train`: unknown field `learning_rat`, expected one of"));
     let message = refused("layers = \"full reuse\"", "layers = \"full reuse\"\ntopk = 3");
     assert!(message.contains("tiny.toml: TOML parse error at line 43, column 1\n"), "{message}");
-    assert!(message.contains("unknown field `topk`, expected one of `name`, `note`, `layers`"), "{message}");
+    assert!(message.contains("unknown field `topk`, expected one of `name`, `note`, `from`, `layers`"), "{message}");
     let message = refused("layers = \"full reuse\"", "layers = \"full reuse\"\nmodel.top_k = 3");
     assert!(message.contains("variant \"shared\": `model`: unknown field `top_k`"), "{message}");
 }
