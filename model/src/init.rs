@@ -47,7 +47,7 @@ const HYPER_DIAGONAL: f64 = 4.0;
 /// Start of the fixed part of the raw weights of hyper-connections, `n (n + 2)` of them for `n` streams: what is read is the
 /// streams' mean (a share of `1 / n` each), what is written goes to every stream once.
 fn hyper_base(count: usize) -> Vec<f64> {
-    let n = (1..).find(|n| n * (n + 2) >= count).unwrap_or(1);
+    let n = (1..=count).find(|n| n * (n + 2) >= count).unwrap_or(1);
     // One stream is read whole, nearly.
     let share = if n == 1 { HYPER_DIAGONAL } else { -((n - 1) as f64).ln() };
     let mixing = (0..n * n).map(|at| if at / n == at % n { HYPER_DIAGONAL } else { 0.0 });
@@ -59,7 +59,7 @@ fn start(path: &[String], dims: &[usize], sink: f64) -> Start {
     // Matrices lie as [inputs, outputs], but the grouped output's blocks, gates and hyper-connections lie as [outputs, inputs].
     match (names.first().copied().unwrap_or_default(), names.get(1).copied().unwrap_or_default()) {
         ("attn_sink", _) => Start::Constant(sink),
-        ("wo_a", _) | ("weight", "gate") | ("function", _) => Start::Normal((dims[1] as f64).powf(-0.5)),
+        ("wo_a" | "function", _) | ("weight", "gate") => Start::Normal((dims[1] as f64).powf(-0.5)),
         ("bias", "gate") => Start::Constant(0.0),
         ("scale", mix) if mix.starts_with("hc_") => Start::Constant(HYPER_SCALE),
         ("base", mix) if mix.starts_with("hc_") => Start::Given(hyper_base(dims[0])),

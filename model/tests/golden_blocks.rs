@@ -28,7 +28,7 @@ fn mixing_weights_and_their_gradient() {
     let device = Device::flex().autodiff();
     let raw = rows(&golden, "sinkhorn.mixes", &device).require_grad();
     let tensor = |name: &str| golden.tensor::<1>(name, &device, DType::F32);
-    let mixes = split_mixes(raw.clone(), tensor("sinkhorn.scale"), tensor("sinkhorn.base"));
+    let mixes = split_mixes(&raw, &tensor("sinkhorn.scale"), &tensor("sinkhorn.base"));
     assert_close("pre", &numbers(mixes.pre.clone()), &golden.values("sinkhorn.pre"), 1e-6);
     assert_close("post", &numbers(mixes.post.clone()), &golden.values("sinkhorn.post"), 1e-6);
     assert_close("comb", &numbers(mixes.comb.clone()), &golden.values("sinkhorn.comb"), 1e-6);

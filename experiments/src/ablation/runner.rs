@@ -260,13 +260,21 @@ struct SharedQueue<'a> {
     halt: AtomicBool,
 }
 
+/// What a worker does next.
+enum Next<'a> {
+    Run(Job<'a>),
+    /// All that is left starts from runs that others are still training.
+    Wait,
+    Nothing,
+}
+
 impl<'a> SharedQueue<'a> {
-    /// The next run whose start is there; `Some(None)` while there are only runs that wait for others; none at the end.
-    fn next(&self) -> Option<Option<Job<'a>>> {
+    /// The next run whose start is there.
+    fn next(&self) -> Next<'a> {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         if queue.is_empty() {
-            return None;
+            return Next::Nothing;
         }
         // A start that is neither waiting nor running has ended: well, or with a failure that its follower meets.
         let waits = |job: &Job| {
@@ -276,7 +284,7 @@ impl<'a> SharedQueue<'a> {
         let ready = queue.iter().position(|job| !waits(job));
         let job = ready.and_then(|place| queue.remove(place));
         running.extend(job.iter().map(|job| job.folder.clone()));
-        Some(job)
+        job.map_or(Next::Wait, Next::Run)
     }
 
     /// Takes runs from the queue until there is none.
@@ -285,11 +293,13 @@ impl<'a> SharedQueue<'a> {
             if stop.load(Ordering::Relaxed) || self.halt.load(Ordering::Relaxed) {
                 return;
             }
-            let Some(next) = self.next() else { return };
-            let Some(job) = next else {
-                // All that is left starts from runs that others are still training.
-                std::thread::sleep(std::time::Duration::from_millis(50));
-                continue;
+            let job = match self.next() {
+                Next::Run(job) => job,
+                Next::Wait => {
+                    std::thread::sleep(std::time::Duration::from_millis(50));
+                    continue;
+                }
+                Next::Nothing => return,
             };
             let ended = self.one(&job, options, stop, progress);
             self.running.lock().unwrap_or_else(PoisonError::into_inner).retain(|folder| *folder != job.folder);

@@ -142,7 +142,9 @@ fn markdown_section(out: &mut String, analysis: &Analysis) {
         let rule = "|:--".to_string() + &"|--:".repeat(titles.len() - 1) + "|\n";
         markdown_row(out, titles.into_iter());
         out.push_str(&rule);
-        rows.into_iter().for_each(|row| markdown_row(out, row.into_iter()));
+        for row in rows {
+            markdown_row(out, row.into_iter());
+        }
         out.push('\n');
     }
     let missing = missing_lines(analysis);

@@ -42,9 +42,9 @@ fn section(analysis: &Analysis, width: u16) -> String {
         let (titles, rows) = matrix.cells();
         let mut table = new_table();
         table.set_header(title_cells(&titles, 1));
-        rows.iter().for_each(|row| {
+        for row in &rows {
             table.add_row(cells(row, 1));
-        });
+        }
         out.push_str("\nThe same weights in other models\n");
         out.push_str(&print(table, width));
     }

@@ -23,7 +23,7 @@ fn a_run_is_trained_on_and_says_where_it_came_from() {
     assert_eq!(matrix.lines().count(), 3, "{matrix}");
     // A second call has nothing to do; a run further trained is another one.
     run(&mut command(lab.path(), &arguments)).fine();
-    lab.write("tiny.toml", &TINY.replace("learning_rate = 3e-3", "learning_rate = 1e-3"));
+    lab.write("tiny.toml", TINY.replace("learning_rate = 3e-3", "learning_rate = 1e-3"));
     run(&mut command(lab.path(), &["ablate", "tiny.toml", "--out", "base", "--fresh"])).fine();
     let refused = run(&mut command(lab.path(), &arguments)).refused();
     assert!(refused.contains("holds results of another configuration"), "{refused}");

@@ -167,10 +167,12 @@ impl Attention {
                 // A `stale` layer reads its own content at the same places.
                 lesson.taught(self.mass(seat, lesson.range.clone(), kind.scope == Scope::Topk));
             }
-        } else if kind.teacher == Teacher::PoolServed && self.plan.reads.is_some() && cx.phase == Phase::Sparse {
-            if let Some(lesson) = shared.lessons.iter_mut().rev().find(|lesson| lesson.builds_pool) {
-                lesson.taught(self.mass(seat, lesson.range.clone(), false));
-            }
+        } else if kind.teacher == Teacher::PoolServed
+            && self.plan.reads.is_some()
+            && cx.phase == Phase::Sparse
+            && let Some(lesson) = shared.lessons.iter_mut().rev().find(|lesson| lesson.builds_pool)
+        {
+            lesson.taught(self.mass(seat, lesson.range.clone(), false));
         }
     }
 

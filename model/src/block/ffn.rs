@@ -43,6 +43,7 @@ impl SwiGlu {
 
 /// The feed-forward part of a block, of either kind.
 #[derive(Module, Debug)]
+#[allow(clippy::large_enum_variant, reason = "one a layer, held in place")]
 pub enum FeedForward {
     /// The same for every token.
     Dense(SwiGlu),

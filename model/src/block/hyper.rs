@@ -51,7 +51,8 @@ impl HyperMix {
         // This norm has no gain.
         let ones = Tensor::ones([n * channels], (&device, flat.dtype()));
         let normalised = ops::rms_norm(flat, ones, self.eps);
-        split_mixes(normalised.matmul(self.function.val().transpose()), self.scale.val(), self.base.val())
+        let raw = normalised.matmul(self.function.val().transpose());
+        split_mixes(&raw, &self.scale.val(), &self.base.val())
     }
 }
 
@@ -60,7 +61,7 @@ impl HyperMix {
 ///
 /// # Panics
 /// When `base` does not hold `n (n + 2)` numbers for any `n`.
-pub fn split_mixes(raw: Tensor<2>, scale: Tensor<1>, base: Tensor<1>) -> Mixes {
+pub fn split_mixes(raw: &Tensor<2>, scale: &Tensor<1>, base: &Tensor<1>) -> Mixes {
     let [rows, width] = raw.dims();
     let n = (1..=width).find(|n| n * (n + 2) >= width).filter(|n| n * (n + 2) == width);
     let n = n.expect("there are n (n + 2) raw weights for n streams");

@@ -172,14 +172,14 @@ impl Moe {
         let rows = batch * seq;
         let x = x.reshape([rows, channels]);
         let routing = self.gate.route(x.clone());
-        let mut output = self.routed(x.clone(), &routing);
+        let mut output = self.routed(&x, &routing);
         if let Some(shared) = &self.shared_experts {
             output = output + shared.forward(x);
         }
         (output.reshape([batch, seq, channels]), routing)
     }
 
-    fn routed(&self, x: Tensor<2>, routing: &Routing) -> Tensor<2> {
+    fn routed(&self, x: &Tensor<2>, routing: &Routing) -> Tensor<2> {
         let [rows, channels] = x.dims();
         let active = self.gate.active;
         let device = x.device();

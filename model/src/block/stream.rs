@@ -8,6 +8,7 @@ use crate::ops;
 
 /// What one part of a block hands to the next.
 #[derive(Clone, Debug)]
+#[allow(clippy::large_enum_variant, reason = "one at a time, moved a few times a layer")]
 pub enum Stream {
     /// One stream `[B, S, d_model]`.
     Plain(Tensor<3>),

@@ -47,7 +47,7 @@ fn evaluations_change_what_has_no_weights() {
 
 #[test]
 fn a_mix_without_a_pool_needs_no_size_of_one() {
-    let pooled = edited("layers = \"full reuse\"", &format!("{POOLED}"));
+    let pooled = edited("layers = \"full reuse\"", POOLED);
     let text = format!("{pooled}\n[[evaluation]]\nname = \"no pool\"\nlayers = \"full reuse\"\nof = [\"shared\"]");
     let config = load(&text).unwrap();
     assert_eq!(config.variants[1].evaluations[0].1.pool, None);
