@@ -4,6 +4,7 @@ pub mod ablation;
 pub mod backend;
 pub mod bench;
 pub mod commands;
+pub mod conform;
 pub mod plan;
 pub mod report;
 pub mod results;

@@ -6,7 +6,7 @@ mod common;
 use burn::module::Module;
 use burn::tensor::{DType, Device, Tensor, TensorData};
 use common::{Golden, TakeGradient, assert_close, ints, numbers, small};
-use csa2_model::attention::{Compressor, RopeTable, rope_frequencies};
+use csa2_model::attention::{Compressor, RopeTable, rope_frequencies_in};
 use csa2_model::checkpoint::{load, weights};
 use csa2_model::config::{ModelConfig, YarnConfig};
 use csa2_model::ops::{self, NO_ENTRY, PoolUse, SelectSpec, reference};
@@ -135,7 +135,7 @@ fn compressor_latents_and_gradients() {
 }
 
 /// Angles per position as the goldens' setting `case` makes them.
-fn frequencies(golden: &Golden, case: &str) -> Vec<f64> {
+fn frequencies(golden: &Golden, case: &str, dtype: DType) -> Vec<f64> {
     let about = &golden.about["rope"][case];
     let number = |key: &str| about[key].as_f64().unwrap();
     let yarn = (number("original_seq_len") > 0.0).then(|| YarnConfig {
@@ -144,7 +144,7 @@ fn frequencies(golden: &Golden, case: &str) -> Vec<f64> {
         beta_fast: number("beta_fast"),
         beta_slow: number("beta_slow"),
     });
-    rope_frequencies(number("dim") as usize, number("theta"), yarn.as_ref())
+    rope_frequencies_in(dtype, number("dim") as usize, number("theta"), yarn.as_ref())
 }
 
 #[test]
@@ -153,21 +153,21 @@ fn rotary_tables() {
     let device = Device::flex();
     for case in ["released_main", "released_compress", "tiny_main", "tiny_compress"] {
         let name = |part: &str| format!("rope.{case}.{part}");
-        let frequencies = frequencies(&golden, case);
-        for (found, expected) in frequencies.iter().zip(golden.values(&name("inv_freq"))) {
+        let frequencies = frequencies(&golden, case, DType::F32);
+        let exact = self::frequencies(&golden, case, DType::F64);
+        for ((found, exact), expected) in frequencies.iter().zip(exact).zip(golden.values(&name("inv_freq"))) {
             assert!((found / expected - 1.0).abs() < 1e-6, "{case}: frequency {found} against {expected}");
+            assert!((found / exact - 1.0).abs() < 3e-7, "{case}: frequency {found} against {exact}");
         }
         let pairs = frequencies.len();
         let (cos, sin) = (golden.values(&name("cos")), golden.values(&name("sin")));
         for (row, position) in golden.values(&name("positions")).into_iter().enumerate() {
-            // Row 1 of a table whose stride is the position. The goldens' frequencies were rounded to f32 before the
-            // product with the position; these here are rounded once, at the end.
+            // Row 1 of a table whose stride is the position.
             let table = RopeTable::new(&frequencies, 2, position as usize, DType::F32, &device);
-            let tolerance = 1e-6_f64.max(6e-8 * position);
             let place = row * pairs..(row + 1) * pairs;
             let what = format!("{case} at {position}");
-            assert_close(&what, &numbers(table.cos())[pairs..], &cos[place.clone()], tolerance);
-            assert_close(&what, &numbers(table.sin())[pairs..], &sin[place], tolerance);
+            assert_close(&what, &numbers(table.cos())[pairs..], &cos[place.clone()], 1e-6);
+            assert_close(&what, &numbers(table.sin())[pairs..], &sin[place], 1e-6);
         }
     }
 }
@@ -175,7 +175,7 @@ fn rotary_tables() {
 #[test]
 fn entries_stand_at_multiples_of_the_ratio() {
     let golden = Golden::load("h_components");
-    let frequencies = frequencies(&golden, "tiny_compress");
+    let frequencies = frequencies(&golden, "tiny_compress", DType::F32);
     let device = Device::flex();
     let every = RopeTable::new(&frequencies, 17, 1, DType::F32, &device);
     for ratio in [1, 2, 4] {
@@ -192,7 +192,7 @@ fn rotation_forwards_and_backwards() {
     let golden = Golden::load("h_components");
     let device = Device::flex();
     let x = golden.tensor::<4>("rope_apply.x", &device, DType::F32);
-    let table = RopeTable::new(&frequencies(&golden, "tiny_main"), x.dims()[1], 1, DType::F32, &device);
+    let table = RopeTable::new(&frequencies(&golden, "tiny_main", DType::F32), x.dims()[1], 1, DType::F32, &device);
     for (name, inverse) in [("rope_apply.y", false), ("rope_apply.y_inverse", true)] {
         let expected = golden.values(name);
         for (kind, run) in [("operator", ops::rotate as fn(_, _, _, _) -> _), ("reference", reference::rotate)] {

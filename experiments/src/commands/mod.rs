@@ -3,6 +3,7 @@
 mod ablate;
 mod backends;
 mod bench;
+mod conform;
 mod export;
 mod import;
 mod plan;
@@ -46,6 +47,8 @@ enum Command {
     Import(import::Args),
     /// Write a run's model as a checkpoint in Hugging Face's form
     Export(export::Args),
+    /// Compare csa2 with golden cases of the published model
+    Conform(conform::Args),
     /// List the backends: compiled in, present, and what is missing to use the rest
     Backends(backends::Args),
 }
@@ -63,6 +66,7 @@ pub fn main(cli: &Cli) -> ExitCode {
         Command::Bench(args) => bench::run(args),
         Command::Import(args) => import::run(args),
         Command::Export(args) => export::run(args),
+        Command::Conform(args) => conform::run(args),
         Command::Backends(args) => backends::run(args),
     };
     ended.unwrap_or_else(|error| {

@@ -4,6 +4,7 @@ mod bad_input;
 mod bench;
 mod common;
 mod configurations;
+mod conform;
 mod folders;
 mod interruption;
 mod output;

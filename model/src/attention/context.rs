@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 
-use super::{IndexLoss, RopeTable, rope_frequencies};
+use super::{IndexLoss, RopeTable, rope_frequencies_in};
 use crate::config::ModelConfig;
 use crate::mix::Mode;
 use crate::ops::{self, NO_ENTRY};
@@ -53,8 +53,9 @@ impl Context {
     /// As [`new`](Self::new), for the `seq` tokens behind the first `start` ones of a sequence.
     pub fn continued(config: &ModelConfig, start: usize, seq: usize, dtype: DType, device: &Device) -> Self {
         let end = start + seq;
-        let base = rope_frequencies(config.rope_dim, config.rope_theta, None);
-        let compressed = rope_frequencies(config.rope_dim, config.compress_rope_theta, config.yarn.as_ref());
+        let frequencies = |theta, yarn| rope_frequencies_in(dtype, config.rope_dim, theta, yarn);
+        let base = frequencies(config.rope_theta, None);
+        let compressed = frequencies(config.compress_rope_theta, config.yarn.as_ref());
         let own = |mode| matches!(mode, Mode::Full | Mode::Stale);
         let ratios = config.layers.layers().iter().filter(|layer| own(layer.mode)).map(|layer| layer.ratio);
         let entries: BTreeMap<_, _> = ratios

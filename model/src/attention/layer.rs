@@ -78,6 +78,8 @@ pub struct Trace {
     pub index_query: Option<IndexQuery>,
     /// The entries that were read `[B, S, K]`.
     pub topk: Tensor<3, Int>,
+    /// The candidate pool in force here, in blocks per query `[B, S, blocks]`, where there is one.
+    pub pool: Option<Tensor<3, Int>>,
     /// The read-out before it is turned back `[B, S, H, d]`.
     pub readout: Tensor<4>,
     /// The read-out turned back `[B, S, H, d]`.
@@ -174,8 +176,10 @@ impl Attention {
             shared.selections.push(self.selection(&seat, shared, cx));
         }
         let output = self.output.forward(readout_back.clone());
-        let trace =
-            cx.trace.then(|| Trace { qr, q, window, latent, content, index_query, topk, readout, readout_back, lse });
+        let trace = cx.trace.then(|| {
+            let pool = shared.pool.clone();
+            Trace { qr, q, window, latent, content, index_query, topk, pool, readout, readout_back, lse }
+        });
         AttentionOutput { output, index_loss, trace }
     }
 

@@ -19,7 +19,7 @@ pub use indexer::{IndexQuery, Indexer};
 pub use layer::{Attention, AttentionOutput, Trace};
 pub use output::OutputProjection;
 pub use query::Query;
-pub use rope::{RopeTable, rope_frequencies};
+pub use rope::{RopeTable, rope_frequencies, rope_frequencies_in};
 pub use shared::{Address, Content, Shared};
 use teaching::Seat;
 pub use teaching::{IndexLoss, Lesson, Scope, SelectionTrace, Teacher};
