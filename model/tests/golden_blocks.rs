@@ -4,12 +4,13 @@
 
 mod common;
 
-use burn::tensor::{DType, Device, Int, Tensor, activation};
-use common::small::gradients;
+use burn::tensor::{DType, Device, Int, Tensor, TensorData, activation};
+use common::random::Source;
+use common::small::{self, gradients};
 use common::{Golden, assert_close, assert_relative, ints, numbers};
 use csa2_model::attention::{Context, Shared};
 use csa2_model::block::{Block, BlockTrace, Gate, Routing, Stream, SwiGlu, split_mixes};
-use csa2_model::checkpoint::load;
+use csa2_model::checkpoint::{load, weights};
 use csa2_model::config::{ModelConfig, QuantFormat, QuantizationConfig, Residual, ScoreFunction};
 use csa2_model::model::Model;
 
@@ -19,7 +20,7 @@ fn rows(golden: &Golden, name: &str, device: &Device) -> Tensor<2> {
     let last = dims[dims.len() - 1];
     let count = dims.iter().product::<usize>() / last;
     let (_, values) = golden.numbers(name);
-    Tensor::from_data(burn::tensor::TensorData::new(values, [count, last]), (device, DType::F32))
+    Tensor::from_data(TensorData::new(values, [count, last]), (device, DType::F32))
 }
 
 #[test]
@@ -38,6 +39,36 @@ fn mixing_weights_and_their_gradient() {
         + (mixes.comb * rows(&golden, "sinkhorn.gcomb", &device).reshape([tokens, n, n])).sum();
     let grads = weighted.backward();
     assert_close("dmixes", &numbers(raw.grad(&grads).unwrap()), &golden.values("sinkhorn.dmixes"), 1e-6);
+}
+
+/// Streams so faint that the norm's eps counts, and none at all.
+#[test]
+fn mixing_weights_of_faint_streams() {
+    let device = Device::flex();
+    let config = small::released(&small::config("swa"));
+    let model = small::model(&config, 3, &device);
+    let all = weights(&model).unwrap();
+    let [mix, _] = model.layers()[0].mixes().unwrap();
+    let part = |name: &str| &all[&format!("layers.0.hc_attn_{name}")].values;
+    let tensor = |values: &[f32]| Tensor::<1>::from_data(TensorData::new(values.to_vec(), [values.len()]), &device);
+    let (rows, n, width) = (5, 3, 3 * config.d_model);
+    for size in [1e-3, 0.0] {
+        let streams = Source::new(8).normal([rows, n, config.d_model], &device, DType::F32).mul_scalar(size);
+        let x = numbers(streams.clone());
+        let raw: Vec<f32> = x
+            .chunks(width)
+            .flat_map(|x| {
+                let norm = (x.iter().map(|x| x * x).sum::<f64>() / width as f64 + config.norm_eps).sqrt();
+                let product = move |row: &[f32]| row.iter().zip(x).map(|(&w, x)| f64::from(w) * x / norm).sum::<f64>();
+                part("fn").chunks(width).map(move |row| product(row) as f32)
+            })
+            .collect();
+        let raw = tensor(&raw).reshape([rows, n * (n + 2)]);
+        let (found, expected) = (mix.mixes(streams), split_mixes(raw, tensor(part("scale")), tensor(part("base"))));
+        assert_close("pre", &numbers(found.pre), &numbers(expected.pre), 1e-5);
+        assert_close("post", &numbers(found.post), &numbers(expected.post), 1e-5);
+        assert_close("comb", &numbers(found.comb), &numbers(expected.comb), 1e-5);
+    }
 }
 
 #[test]
