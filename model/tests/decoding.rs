@@ -8,7 +8,7 @@ use burn::tensor::{DType, Device, Int, Tensor};
 use common::random::Source;
 use common::small::{self, MIXES};
 use common::{Golden, assert_close, ints, numbers};
-use csa2_model::attention::{Cache, Context};
+use csa2_model::attention::{Cache, Context, IndexLoss, Scope, Teacher};
 use csa2_model::checkpoint::load;
 use csa2_model::config::ModelConfig;
 use csa2_model::model::Model;
@@ -101,6 +101,46 @@ fn pieces_of_any_length() {
                 }
                 let found = in_pieces(&model, &config, &tokens, &pieces, DType::F64).0;
                 assert_close(&format!("{} in {pieces:?}", config.layers), &numbers(found), &expected, 1e-11);
+            }
+        }
+    }
+}
+
+/// The mean over the queries of all pieces is the mean over those of the whole.
+#[test]
+fn indexers_learn_the_same_in_pieces() {
+    let device = Device::flex();
+    let shape = [2, 26];
+    for mix in ["full@4 reuse full@2 reindex", "full@4+pool reindex stale@4 reuse"] {
+        let config = small::config(mix);
+        let model = small::model(&config, 5, &device).map(&mut ToF64);
+        let tokens = small::ids(&Source::new(6).tokens(shape, small::VOCABULARY), shape, &device);
+        for scope in [Scope::Topk, Scope::Pool, Scope::Visible] {
+            for teacher in [Teacher::Own, Teacher::Served, Teacher::PoolServed] {
+                let kind = Some(IndexLoss { scope, teacher });
+                let cx = Context::new(&config, shape[1], DType::F64, &device).with_lessons(kind);
+                let whole = model.forward(tokens.clone(), &cx).index_losses;
+                let mut cache = Cache::new(config.layers.len());
+                let mut sums = vec![0.0; whole.len()];
+                let asking = |start: usize, end: usize, layer: usize| {
+                    let ratio = config.layers.layers()[layer].ratio;
+                    (start..end).filter(|t| t + 1 >= ratio).count() as f64
+                };
+                for length in [2, 3, 1, 11, 9] {
+                    let (start, end) = (cache.len(), cache.len() + length);
+                    let cx = Context::continued(&config, start, length, DType::F64, &device).with_lessons(kind);
+                    let piece = tokens.clone().narrow(1, start, length);
+                    let losses = model.forward_cached(piece, &mut cache, &cx).index_losses;
+                    assert_eq!(losses.len(), whole.len());
+                    for (sum, (layer, loss)) in sums.iter_mut().zip(losses) {
+                        *sum += asking(start, end, layer) * numbers(loss)[0];
+                    }
+                }
+                for (sum, (layer, loss)) in sums.into_iter().zip(whole) {
+                    let (mean, expected) = (sum / asking(0, shape[1], layer), numbers(loss)[0]);
+                    assert!(expected > 1e-3, "{mix}, {kind:?}, layer {layer}: {expected}");
+                    assert_close(&format!("{mix}, {kind:?}, layer {layer}"), &[mean], &[expected], 1e-11);
+                }
             }
         }
     }
