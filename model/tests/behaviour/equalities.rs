@@ -48,6 +48,24 @@ fn another_address_over_everything_is_the_same_address() {
 }
 
 #[test]
+fn a_pool_of_another_width_is_a_pool_configured_so() {
+    let config = |blocks| ModelConfig {
+        pool: Some(PoolConfig { blocks, block_size: 2 }),
+        ..small::config("full@2+pool reuse reindex reuse")
+    };
+    let (model, shape) = (model(&config(4)), [2, 30]);
+    let run = |blocks, asked| {
+        let out = small::forward(&model, &config(blocks), &tokens(shape), shape, |cx| cx.with_pool_blocks(asked));
+        small::bits(&small::floats(out.logits))
+    };
+    // The width is a setting of the model: one of four blocks is asked for others.
+    let narrow = small::forward(&self::model(&config(2)), &config(2), &tokens(shape), shape, |cx| cx);
+    assert_eq!(run(4, Some(2)), small::bits(&small::floats(narrow.logits)));
+    assert_eq!(run(4, Some(4)), run(4, None));
+    assert_ne!(run(4, Some(2)), run(4, None), "two blocks leave something out");
+}
+
+#[test]
 fn a_pool_of_everything_is_no_pool() {
     let pooled = small::config("full@2+pool reuse reindex reuse");
     let open = small::config("full@2 reuse reindex reuse");

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use burn::module::Module;
 use burn::tensor::{DType, Device, Tensor};
-use csa2_model::attention::{Context, IndexLoss, Phase, Scope, Shared, Teacher, Trace};
+use csa2_model::attention::{Context, IndexLoss, Phase, Scope, SelectionTrace, Shared, Teacher, Trace};
 use csa2_model::block::Stream;
 use csa2_model::checkpoint::{is_indexer, load, weights};
 use csa2_model::config::ModelConfig;
@@ -30,16 +30,18 @@ struct Walk {
     /// The pool that lies in front of a layer: blocks of every query.
     pools: Vec<Option<Vec<i64>>>,
     losses: BTreeMap<usize, f64>,
+    selections: Vec<SelectionTrace>,
 }
 
 fn walk(model: &Model, config: &ModelConfig, phase: Phase, kind: IndexLoss) -> Walk {
     let device = model.devices().remove(0);
     let [batch, seq] = SHAPE;
-    let cx = Context::new(config, seq, DType::F32, &device).with_phase(phase).with_trace(true).with_lessons(Some(kind));
+    let cx = Context::new(config, seq, DType::F32, &device).with_phase(phase).with_trace(true);
+    let cx = cx.with_lessons(Some(kind)).with_selections(true);
     let x = Source::new(3).normal([batch, seq, config.d_model], &device, DType::F32);
     let mut stream = Stream::start(x, config.residual);
     let mut shared = Shared::default();
-    let mut walk = Walk { traces: Vec::new(), pools: Vec::new(), losses: BTreeMap::new() };
+    let mut walk = Walk { traces: Vec::new(), pools: Vec::new(), losses: BTreeMap::new(), selections: Vec::new() };
     for (number, block) in model.layers().iter().enumerate() {
         walk.pools.push(shared.pool.clone().map(ints));
         let out = block.forward(stream, &mut shared, &cx);
@@ -47,6 +49,7 @@ fn walk(model: &Model, config: &ModelConfig, phase: Phase, kind: IndexLoss) -> W
         walk.traces.push(out.trace.unwrap().attn);
         walk.losses.extend(out.index_loss.map(|loss| (number, numbers(loss)[0])));
     }
+    walk.selections = shared.selections;
     walk.losses.extend(shared.lessons.into_iter().map(|lesson| (lesson.layer(), numbers(lesson.loss())[0])));
     walk
 }
@@ -183,6 +186,49 @@ fn every_scope_and_teacher() {
                 for (&layer, &found) in &walk.losses {
                     let what = format!("{mix}, {phase:?}, {kind:?}, layer {layer}");
                     assert_close(&what, &[found], &[plain.loss(layer)], 1e-5);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_selections_are_worth() {
+    for mix in ["full@2+pool reindex stale@2 reindex reuse", "full@4 reindex full reuse"] {
+        let config = small::config(mix);
+        let model = model(&config);
+        let all = weights(&model).unwrap();
+        for phase in PHASES {
+            let kind = IndexLoss { scope: Scope::Pool, teacher: Teacher::Own };
+            let walk = walk(&model, &config, phase, kind);
+            let sinks = (0..config.layers.len()).map(|number| {
+                let values = &all[&format!("layers.{number}.attn.attn_sink")].values;
+                (number, values.iter().map(|&s| f64::from(s)).collect())
+            });
+            let plain = Plain { config: &config, sinks: sinks.collect(), walk: &walk, phase, kind };
+            let learning = config.layers.layers().iter().filter(|layer| layer.mode.has_indexer());
+            let told: Vec<usize> = walk.selections.iter().map(|selection| selection.layer).collect();
+            assert_eq!(told, learning.map(|layer| layer.index).collect::<Vec<_>>(), "{mix}");
+            for selection in &walk.selections {
+                let (number, [_, _, entries]) = (selection.layer, selection.mass.dims());
+                let what = format!("{mix}, {phase:?}, layer {number}");
+                let ratio = plain.layer(number).ratio;
+                assert_eq!(selection.ratio, ratio, "{what}");
+                assert_eq!(ints(selection.topk.clone()), ints(walk.traces[number].topk.clone()), "{what}");
+                let searches = plain.layer(number).pool_from.is_some() && phase == Phase::Sparse;
+                assert_eq!(selection.pool.is_some(), searches, "{what}");
+                let masses = numbers(selection.mass.clone());
+                for (row, found) in masses.chunks(entries).enumerate() {
+                    let seen: Vec<usize> = (0..(row % SHAPE[1] + 1) / ratio).collect();
+                    let mut expected = plain.attention(number, row, &seen);
+                    expected.resize(entries, 0.0);
+                    assert_close(&format!("{what}, query {row}"), found, &expected, 1e-5);
+                    if let Some(pool) = &selection.pool {
+                        let width = pool.dims()[2];
+                        let pool = ints(pool.clone())[row * width..(row + 1) * width].to_vec();
+                        let listed: Vec<usize> = pool.into_iter().filter_map(|j| usize::try_from(j).ok()).collect();
+                        assert_eq!(listed, plain.scope(number, row), "{what}, query {row}");
+                    }
                 }
             }
         }
