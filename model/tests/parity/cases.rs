@@ -68,6 +68,10 @@ pub const READOUT: &[Case<Readout>] = &[
     everywhere("continued, window longer than all", Readout { seq: 4, before: 5, width: 100, ..READ }),
     everywhere("continued, no window", Readout { seq: 4, before: 5, width: 0, ..READ }),
     everywhere("continued, views", Readout { seq: 4, before: 5, views: true, ..READ }),
+    on_cpu(
+        "continued, gradients in parts",
+        Readout { seq: 199, before: 150, entries: 20, width: 30, lists: Lists::Ragged, ..READ },
+    ),
     // Sizes.
     everywhere("H = 1", Readout { heads: 1, ..READ }),
     everywhere("H = 12", Readout { heads: 12, seq: 7, dim: 16, ..READ }),
@@ -263,6 +267,7 @@ pub const KL: &[Case<Kl>] = &[
     everywhere("d = 512", Kl { dim: 512, heads: 2, ..TEACH }),
     // The reference keeps a score for every query and entry: few entries for so many queries.
     everywhere("S = 8193", Kl { batch: 1, seq: 8193, heads: 1, entries: 16, lists: Lists::Ragged, ..TEACH }),
+    on_cpu("gradients in parts, not all as long", Kl { seq: 199, ..TEACH }),
     on_cpu("one of everything", Kl { batch: 1, seq: 1, heads: 1, dim: 1, entries: 1, width: 1, ..TEACH }),
     on_cpu("d = 5", Kl { batch: 3, seq: 4, heads: 1, dim: 5, entries: 4, width: 9, ..TEACH }),
     on_cpu("H = 12, narrow", Kl { seq: 3, heads: 12, dim: 16, entries: 6, width: 3, ..TEACH }),
