@@ -1,11 +1,11 @@
 //! Residual streams: balancing, reading and writing.
 
-use burn::tensor::Tensor;
+use burn::tensor::{DType, Device, Tensor, TensorData};
 use csa2_model::ops::{self, HYPER_EPS, SINKHORN_ROUNDS};
 
 use super::cases;
-use super::common::numbers;
 use super::common::random::Source;
+use super::common::{assert_close, numbers};
 use super::driver::{Array, Case, Operator, Place, Results, Side, gradient};
 
 /// Tokens with `streams` streams of `channels` each.
@@ -164,4 +164,15 @@ impl Operator for Write {
             ("comb", gradient(&comb, &grads)),
         ]
     }
+}
+
+/// What is added to a whole row changes nothing, however far beyond what an exponential holds.
+#[test]
+fn balancing_of_rows_far_from_zero() {
+    let options = (&Device::flex(), DType::F64);
+    let shape = [2, 3, 3];
+    let logits = Source::new(4).normal::<3>(shape, options.0, options.1);
+    let rows: Vec<f64> = [1000.0, -1000.0, 0.0, 2000.0, 3000.0, 4000.0].iter().flat_map(|&row| [row; 3]).collect();
+    let far = logits.clone() + Tensor::from_data(TensorData::new(rows, shape), options);
+    assert_close("balanced", &numbers(ops::sinkhorn(far)), &numbers(ops::sinkhorn(logits)), 1e-11);
 }

@@ -97,3 +97,12 @@ fn rotation_of_a_view() {
     let x = Source::new(9).normal([2, 3, 9, 6], &device, DType::F32).swap_dims(1, 2).narrow(1, 3, 5);
     assert_eq!(numbers(table.rotate(x.clone())), numbers(table.rotate(copied(&x))));
 }
+
+#[test]
+fn rotation_of_a_part_that_nobody_else_holds() {
+    let device = Device::flex();
+    let table = RopeTable::new(&rope_frequencies(4, 50.0, None), 5, 1, DType::F32, &device);
+    // Contiguous, but with other numbers of the same memory before and behind it.
+    let part = || Source::new(9).normal([1, 9, 3, 6], &device, DType::F32).narrow(1, 3, 5);
+    assert_eq!(numbers(table.rotate(part())), numbers(table.rotate(copied(&part()))));
+}
