@@ -64,7 +64,7 @@ fn mixing_weights_of_faint_streams() {
             })
             .collect();
         let raw = tensor(&raw).reshape([rows, n * (n + 2)]);
-        let (found, expected) = (mix.mixes(streams), split_mixes(raw, tensor(part("scale")), tensor(part("base"))));
+        let (found, expected) = (mix.mixes(streams), split_mixes(&raw, &tensor(part("scale")), &tensor(part("base"))));
         assert_close("pre", &numbers(found.pre), &numbers(expected.pre), 1e-5);
         assert_close("post", &numbers(found.post), &numbers(expected.post), 1e-5);
         assert_close("comb", &numbers(found.comb), &numbers(expected.comb), 1e-5);

@@ -30,6 +30,10 @@ fn every_configuration_can_be_planned() {
     let paths = tomls_below(&repository().join("configs"));
     assert!(paths.iter().any(|path| path.ends_with("configs/quickstart.toml")), "{paths:?}");
     for path in paths {
+        // A post-training says what changes in a run; what it is then, the run decides.
+        if std::fs::read_to_string(&path).unwrap().contains("\n[posttrain]\n") {
+            continue;
+        }
         let ran = plan(&path);
         if ran.code == Some(1) && ran.err.contains("but no file is found at") {
             println!("not run: {} has no corpus on this machine", path.display());

@@ -184,7 +184,7 @@ fn what_the_parser_finds_is_told_with_its_line() {
             "unknown field `tusk`, expected one of `ablation`, `task`, `model`, `train`, `variant`",
         ),
         ("seeds", "sedes = 1\nseeds", 4, "unknown field `sedes`, expected one of `name`, `title`, `question`"),
-        (SHARED, "layer = 1\n", 42, "unknown field `layer`, expected one of `name`, `note`, `layers`"),
+        (SHARED, "layer = 1\n", 42, "unknown field `layer`, expected one of `name`, `note`, `from`, `layers`"),
         ("seeds = [0]", "seeds = [-1]", 4, "invalid value: integer `-1`, expected u64"),
         ("seeds = [0]", "seeds = 0", 4, "invalid type: integer `0`, expected a sequence"),
         ("seeds = [0]\n", "", 2, "missing field `seeds`"),
@@ -367,7 +367,7 @@ fn what_contradicts_itself_is_refused() {
     tiny.toml: ablation.seeds is empty; one seed makes one run of every variant, three give an interval
     tiny.toml: ablation.seeds = [3, 3] names a seed twice; every seed is one run
     tiny.toml: ablation.decode_context = 0: it is a context length in tokens, at least 1
-    tiny.toml: variant "shared": replaces `train.tokens`; the budget is equal for all variants, set it in [train]
+    tiny.toml: variant "shared": replaces `train.tokens`; the budget is equal for all variants, set it in [train] (a variant that starts `from` another has one of its own)
     tiny.toml: variant "shared": its task `twohop` is not judged as the task `mqar` of "windows"; an ablation ranks by one metric, so compare the two tasks in ablations of their own
     tiny.toml: has no [[variant]]; an ablation compares at least one, better two
     "#);
