@@ -138,7 +138,7 @@ mod tests {
         };
         // Query 2 wants {1, 2} and has both; query 3 wants {3, 2} and has one.
         close("topk_recall", 0.75);
-        close("topk_chance", (2.0 / 3.0 + 0.5) / 2.0);
+        close("topk_chance", f64::midpoint(2.0 / 3.0, 0.5));
         close("mass_kept", f64::midpoint(0.8, 0.5));
         // The pool of query 3 lacks entry 2; of its rest {0, 1, 3} the best two are {3, 1}.
         close("pool_recall", 0.75);

@@ -279,14 +279,17 @@ fn sinks_and_windows_move_every_teacher() {
     let all = weights(&model).unwrap();
     for kind in kinds() {
         let before = numbers(losses(&model, &config, kind).remove(&1).unwrap())[0];
-        for (name, factor) in [("layers.1.attn.attn_sink", 0.0), ("layers.1.attn.wkv.weight", -1.0)] {
+        for name in ["layers.1.attn.attn_sink", "layers.1.attn.wkv.weight"] {
             let mut changed = all.clone();
             let values = &mut changed.get_mut(name).unwrap().values;
             // One head's sink, or all of the window's latents turned round: the entries stay as they are.
-            if factor == 0.0 {
-                values[0] += 3.0;
-            } else {
-                values.iter_mut().for_each(|value| *value *= factor);
+            match name.strip_suffix("attn_sink") {
+                Some(_) => values[0] += 3.0,
+                None => {
+                    for value in values {
+                        *value *= -1.0;
+                    }
+                }
             }
             let changed = load(model.clone(), changed, "changed").unwrap();
             let after = numbers(losses(&changed, &config, kind).remove(&1).unwrap())[0];

@@ -74,6 +74,7 @@ impl Operator for Sinkhorn {
 pub struct Read(pub Streams);
 
 /// One stream after the other.
+#[allow(clippy::needless_pass_by_value, reason = "the operator's signature")]
 fn read(streams: Tensor<3>, pre: Tensor<2>) -> Tensor<2> {
     let [rows, n, channels] = streams.dims();
     let stream = |i| streams.clone().narrow(1, i, 1).reshape([rows, channels]) * pre.clone().narrow(1, i, 1);
@@ -113,6 +114,7 @@ impl Operator for Read {
 pub struct Write(pub Streams);
 
 /// Stream by stream.
+#[allow(clippy::needless_pass_by_value, reason = "the operator's signature")]
 fn written(streams: Tensor<3>, output: Tensor<2>, post: Tensor<2>, comb: Tensor<3>) -> Tensor<3> {
     let [rows, n, channels] = streams.dims();
     let into = |j| {
