@@ -31,7 +31,7 @@ pub struct Held<'a> {
     pub tolerance: Tolerance,
     /// Whether every intermediate value must be there, or only the output and the indices.
     pub whole: bool,
-    /// Where rows of indices may differ if their margin is within the tolerance (see [`excused`]): how the names of the layer
+    /// Where rows of indices may differ if their margin is within the tolerance (see `excused`): how the names of the layer
     /// that chose them begin.
     pub margins: Option<&'a str>,
 }

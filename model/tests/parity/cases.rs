@@ -376,16 +376,16 @@ pub const ADAMW: &[Case<Adamw>] = &[
     everywhere("more than a task takes", Adamw { count: 40_001, step: STEP }),
 ];
 
-const FOUR: Streams = Streams { rows: 21, streams: 4, channels: 8, unit: 1.0, views: false };
+const FOUR: Streams = Streams { rows: 21, count: 4, channels: 8, unit: 1.0, views: false };
 
 pub const SINKHORN: &[Case<Sinkhorn>] = &[
     everywhere("four streams", Sinkhorn(FOUR)),
     everywhere("equal logits", Sinkhorn(Streams { unit: 0.0, ..FOUR })),
     everywhere("logits far from 0", Sinkhorn(Streams { unit: 4.0, ..FOUR })),
     everywhere("views", Sinkhorn(Streams { views: true, ..FOUR })),
-    everywhere("one stream", Sinkhorn(Streams { streams: 1, ..FOUR })),
-    everywhere("two streams, one token", Sinkhorn(Streams { rows: 1, streams: 2, ..FOUR })),
-    everywhere("seven streams", Sinkhorn(Streams { streams: 7, ..FOUR })),
+    everywhere("one stream", Sinkhorn(Streams { count: 1, ..FOUR })),
+    everywhere("two streams, one token", Sinkhorn(Streams { rows: 1, count: 2, ..FOUR })),
+    everywhere("seven streams", Sinkhorn(Streams { count: 7, ..FOUR })),
     everywhere("8193 tokens", Sinkhorn(Streams { rows: 8193, ..FOUR })),
     on_cpu("as many as lie side by side", Sinkhorn(Streams { rows: 16, ..FOUR })),
     on_cpu("one more than a task", Sinkhorn(Streams { rows: 65, ..FOUR })),
@@ -394,8 +394,8 @@ pub const SINKHORN: &[Case<Sinkhorn>] = &[
 pub const HYPER_READ: &[Case<Read>] = &[
     everywhere("four streams", Read(FOUR)),
     everywhere("views", Read(Streams { views: true, ..FOUR })),
-    everywhere("one stream", Read(Streams { streams: 1, ..FOUR })),
-    everywhere("three streams, odd channels", Read(Streams { streams: 3, channels: 37, ..FOUR })),
+    everywhere("one stream", Read(Streams { count: 1, ..FOUR })),
+    everywhere("three streams, odd channels", Read(Streams { count: 3, channels: 37, ..FOUR })),
     everywhere("one channel", Read(Streams { channels: 1, ..FOUR })),
     everywhere("8193 tokens", Read(Streams { rows: 8193, ..FOUR })),
 ];
@@ -404,8 +404,8 @@ pub const HYPER_WRITE: &[Case<Write>] = &[
     everywhere("four streams", Write(FOUR)),
     everywhere("small numbers", Write(Streams { unit: 1e-3, ..FOUR })),
     everywhere("views", Write(Streams { views: true, ..FOUR })),
-    everywhere("one stream", Write(Streams { streams: 1, ..FOUR })),
-    everywhere("three streams, odd channels", Write(Streams { streams: 3, channels: 37, ..FOUR })),
+    everywhere("one stream", Write(Streams { count: 1, ..FOUR })),
+    everywhere("three streams, odd channels", Write(Streams { count: 3, channels: 37, ..FOUR })),
     everywhere("one channel, one token", Write(Streams { rows: 1, channels: 1, ..FOUR })),
     everywhere("8193 tokens", Write(Streams { rows: 8193, ..FOUR })),
 ];

@@ -12,7 +12,7 @@ use super::driver::{Array, Case, Operator, Place, Results, Side, gradient};
 #[derive(Clone, Copy, Debug)]
 pub struct Streams {
     pub rows: usize,
-    pub streams: usize,
+    pub count: usize,
     pub channels: usize,
     /// Logits and streams are that large.
     pub unit: f64,
@@ -52,7 +52,7 @@ impl Operator for Sinkhorn {
     }
 
     fn inputs(&self, source: &mut Source) -> Self::Inputs {
-        let dims = [self.0.rows, self.0.streams, self.0.streams];
+        let dims = [self.0.rows, self.0.count, self.0.count];
         (self.0.scaled(source, dims), Array::normal(source, dims))
     }
 
@@ -91,9 +91,9 @@ impl Operator for Read {
     }
 
     fn inputs(&self, source: &mut Source) -> Self::Inputs {
-        let Streams { rows, streams, channels, .. } = self.0;
-        let pre = Array::normal(source, [rows, streams]);
-        (self.0.scaled(source, [rows, streams, channels]), pre, Array::normal(source, [rows, channels]))
+        let Streams { rows, count, channels, .. } = self.0;
+        let pre = Array::normal(source, [rows, count]);
+        (self.0.scaled(source, [rows, count, channels]), pre, Array::normal(source, [rows, channels]))
     }
 
     fn run(&self, side: Side, (streams, pre, grad): &Self::Inputs, place: &Place) -> Results {
@@ -138,13 +138,13 @@ impl Operator for Write {
     }
 
     fn inputs(&self, source: &mut Source) -> Self::Inputs {
-        let Streams { rows, streams, channels, .. } = self.0;
+        let Streams { rows, count, channels, .. } = self.0;
         (
-            self.0.scaled(source, [rows, streams, channels]),
+            self.0.scaled(source, [rows, count, channels]),
             Array::normal(source, [rows, channels]),
-            Array::normal(source, [rows, streams]),
-            Array::normal(source, [rows, streams, streams]),
-            Array::normal(source, [rows, streams, channels]),
+            Array::normal(source, [rows, count]),
+            Array::normal(source, [rows, count, count]),
+            Array::normal(source, [rows, count, channels]),
         )
     }
 

@@ -1,5 +1,5 @@
 //! `c_model*`: logits and loss of a whole model, of a prompt, and of the tokens behind it one by one. Where the JSON has a
-//! `quantisation`, the case is of another kind (see [`quantized`](super::quantized)).
+//! `quantisation`, the case is of another kind (see [`super::quantized`]).
 
 use burn::tensor::{DType, Device, Tensor};
 use csa2_model::attention::{Cache, Context};
