@@ -7,7 +7,7 @@ use csa2_model::mix::PlannedLayer;
 use csa2_model::ops::reference;
 
 use super::case::{Array, Case};
-use super::check::{Check, ints, numbers};
+use super::check::{Check, HOST, ints, numbers};
 use super::error::CaseError;
 use super::tolerance::Tolerance;
 
@@ -253,7 +253,9 @@ fn compare_indices(
     let near: Vec<i64> = listed.rows().flat_map(|row| row[..window].to_vec()).collect();
     let positions = reference::window_positions(seq, seq, config.window, &Device::flex());
     let expected = Array { name: name.clone(), dims: vec![batch, seq, window], values: near };
-    check.equal(&format!("{name}, window"), &ints(positions)?.repeat(batch), &expected);
+    let on = std::mem::replace(&mut check.on, HOST);
+    check.equal(&format!("{name} (window)"), &ints(positions)?.repeat(batch), &expected);
+    check.on = on;
     if !selects {
         return Ok(());
     }
@@ -267,7 +269,7 @@ fn compare_indices(
         Some(source) if entries > 0 => excused(check.case, source, held.tolerance, [batch, seq, entries])?,
         _ => vec![false; batch * seq],
     };
-    check.equal_unless(&format!("{}, selected", expected.name), topk, &expected, |row| excused[row]);
+    check.equal_unless(&format!("{} (selected)", expected.name), topk, &expected, |row| excused[row]);
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 //! Results for people.
 
-use comfy_table::{CellAlignment, LineStyle, Table, presets};
+use comfy_table::{CellAlignment, ContentArrangement, LineStyle, Table, presets};
 
 use super::check::{Comparison, Kind, NotRun};
 use super::{Compared, Outcome, Report};
@@ -12,9 +12,9 @@ const TITLES: [&str; 8] = ["case", "", "tensors", "absolute", "relative", "toler
 const RIGHT: [usize; 5] = [2, 3, 4, 5, 6];
 
 const KEY: &str = "\
-absolute, relative: largest difference of numbers; relative is over the expected number where that is above 1, for
-gradients over the largest expected. indices: differing of compared, also masks, codes and numbers compared to the last
-bit. worst: the tensor nearest to its tolerance.
+absolute, relative: largest difference of numbers; relative is over the expected number where that
+is above 1, for gradients over the largest expected. indices: how many differ of those compared,
+also masks, codes and numbers compared to the last bit. worst: the tensor nearest to its tolerance.
 ";
 
 /// The table for a terminal of `width` columns, what failed, what was left out, and the count.
@@ -28,22 +28,29 @@ pub fn render(report: &Report, width: u16) -> String {
         report.count(Outcome::NotRun)
     )]);
     let lines: Vec<String> = lines.collect();
-    format!("{}{KEY}{}\n", table(report, usize::from(width)), lines.join("\n"))
+    format!("{}{KEY}{}\n", table(report, width), lines.join("\n"))
 }
 
-fn table(report: &Report, width: usize) -> String {
+fn table(report: &Report, width: u16) -> String {
     let rows: Vec<[String; 8]> = report.cases.iter().map(row).collect();
-    let before = printed(&rows, |_| String::new()).lines().map(|line| line.chars().count()).max().unwrap_or(0);
+    let bare = filled(&rows, |_| String::new());
+    let before = bare.lines().map(|line| line.chars().count()).max().unwrap_or(0);
     // What is left of the line belongs to the name of the worst tensor, of which the end tells more than the beginning.
-    let room = width.saturating_sub(before + 1).max(8);
-    printed(&rows, |worst| shortened(worst, room))
+    let title = TITLES[7].len();
+    let room = (usize::from(width) + title).saturating_sub(before).max(title);
+    let mut table = filled(&rows, |worst| shortened(worst, room));
+    if table.lines().any(|line| line.chars().count() > usize::from(width)) {
+        table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
+    }
+    format!("{}\n", table.trim_fmt())
 }
 
-fn printed(rows: &[[String; 8]], worst: impl Fn(&str) -> String) -> String {
+fn filled(rows: &[[String; 8]], worst: impl Fn(&str) -> String) -> Table {
     let mut table = Table::new();
     table.load_style(presets::UTF8_HORIZONTAL_ONLY.row_separator(LineStyle::none())).set_header(TITLES);
     for (place, column) in table.column_iter_mut().enumerate() {
-        column.set_padding((0, 1));
+        // One blank between columns, two around the names.
+        column.set_padding((0, u16::from([0, 6].contains(&place))));
         if RIGHT.contains(&place) {
             column.set_cell_alignment(CellAlignment::Right);
         }
@@ -53,7 +60,7 @@ fn printed(rows: &[[String; 8]], worst: impl Fn(&str) -> String) -> String {
         row[7] = worst(&row[7]);
         table.add_row(row);
     }
-    format!("{}\n", table.trim_fmt())
+    table
 }
 
 fn row(case: &Compared) -> [String; 8] {
@@ -208,5 +215,87 @@ fn few(names: &[String]) -> String {
     match names.len().checked_sub(SHOWN) {
         None | Some(0) => shown,
         Some(more) => format!("{shown} and {more} more"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conform::case::Array;
+    use crate::conform::check::{Check, HOST};
+    use crate::conform::testing;
+    use crate::conform::tolerance::{LAYER, MODEL};
+
+    fn array<T: Copy>(values: [T; 4]) -> Array<T> {
+        Array { name: "x".into(), dims: vec![2, 2], values: values.to_vec() }
+    }
+
+    fn compared(name: &str, run: impl FnOnce(&mut Check)) -> Compared {
+        let (_folder, case) = testing::empty_case();
+        let mut check = Check::new(&case, "flex");
+        run(&mut check);
+        let (comparisons, not_run) = (check.comparisons, check.not_run);
+        Compared { name: name.into(), comparisons, not_run, unread: Vec::new(), error: None }
+    }
+
+    fn report() -> Report {
+        let fine = compared("b_attn_grad_full1_candidate_source", |check| {
+            check.close(
+                "grad.indexer.weights_proj.weight",
+                &[1.0, 2.0, 3.0, 400.0],
+                &array([1.0, 2.0, 3.0, 400.001]),
+                LAYER,
+            );
+            check.equal("topk", &[1, 2, 3, 4], &array([1, 2, 3, 4]));
+            check.equal_unless("cap.topk", &[1, 2, 3, 5], &array([1, 2, 3, 4]), |row| row == 1);
+        });
+        let mut wrong = compared("c_model", |check| {
+            check.close("logits", &[1.0, 2.0, f64::NAN, 4.0], &array([1.0, 2.5, 3.0, 4.0]), MODEL);
+            check.on = HOST;
+            check.equal("mask", &[0, 1, 0, 0], &array([0, 1, 1, 1]));
+            check.leave_out("loss", "there is none");
+        });
+        wrong.error = Some("wo_a: missing".into());
+        let mut idle = compared("k_hull", |check| check.leave_out("everything", "not yet"));
+        idle.unread = (0..9).map(|number| format!("t{number}")).collect();
+        let cases = vec![fine, wrong, idle];
+        Report { folder: "cases".into(), backend: Backend::Flex, hardware: "a processor".into(), cases }
+    }
+
+    #[test]
+    fn one_line_a_case_and_what_differs_below() {
+        let text = render(&report(), 100);
+        for line in [
+            "b_attn_grad_full1_candidate_source  ok           3   1.0e-3   2.5e-6      1e-5     0/8  …proj.weight",
+            "c_model                             FAILED       2      inf      inf      1e-4     2/4  logits",
+            "k_hull                              -            0        -        -         -       -",
+        ] {
+            assert!(text.contains(&format!("\n{line}")), "{line}\n{text}");
+        }
+        let below = text.split("nearest to its tolerance.\n").nth(1).unwrap();
+        let expected = "\
+c_model: logits[1, 0] (flex): found NaN, expected 3; off by inf, relative inf, tolerance 1e-4; 2 of 4 differ
+c_model: mask[1, 0] (host): found 0, expected 1; must be equal; 2 of 4 differ
+c_model: wo_a: missing
+b_attn_grad_full1_candidate_source: cap.topk: 1 of 4 differ in rows whose margin leaves that open
+not run: c_model (loss): there is none
+not run: k_hull: not yet
+not compared: k_hull: t0, t1, t2, t3, t4, t5 and 3 more
+1 passed, 1 failed, 1 not run
+";
+        assert_eq!(below, expected);
+    }
+
+    #[test]
+    fn the_table_keeps_to_its_width() {
+        for width in [80, 100, 160] {
+            let text = render(&report(), width);
+            let table = text.split("absolute, relative:").next().unwrap();
+            let widest = table.lines().map(|line| line.chars().count()).max().unwrap();
+            assert!(widest <= usize::from(width), "{widest} > {width}\n{table}");
+            assert!(table.contains("indices"), "{table}");
+        }
+        assert!(render(&report(), 160).contains(" grad.indexer.weights_proj.weight\n"));
+        assert!(KEY.lines().all(|line| line.len() <= 100));
     }
 }

@@ -305,7 +305,7 @@ fn a_selection_is_excused_by_its_margin_alone() {
     };
     let blamed = copy.changed(swap);
     let of = |compared: &Compared| {
-        compared.comparisons.iter().find(|one| one.name == format!("{list}, selected")).cloned().unwrap()
+        compared.comparisons.iter().find(|one| one.name == format!("{list} (selected)")).cloned().unwrap()
     };
     assert_eq!((of(&blamed).differing, of(&blamed).excused), (1, 0));
     let excused = copy.changed(|files| {

@@ -42,7 +42,7 @@ fn compare(check: &mut Check, rows: &[Row], device: &Device, dtype: DType, forma
         let kept = row.by_operator(device, dtype)?;
         let found: Vec<i64> =
             (0..row.scores.len()).map(|j| i64::from(kept.contains(&((j / row.size) as i64)))).collect();
-        check.equal(&format!("{} in {format}", row.mask.name), &found, &row.mask);
+        check.equal(&format!("{} ({format})", row.mask.name), &found, &row.mask);
     }
     Ok(())
 }

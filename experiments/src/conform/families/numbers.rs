@@ -106,7 +106,7 @@ fn groups(check: &mut Check, place: &Place, format: Format, name: &str) -> Resul
     let tensor = Tensor::<2>::from_data(TensorData::new(x, dims), (&place.device, DType::F32));
     let faked = ops::fake_quantize(tensor, format).try_into_data()?;
     check.on = place.backend.name();
-    check.bits(&format!("{}, by the operator", part("dequant")), &faked.iter::<f32>().collect::<Vec<_>>(), &expected);
+    check.bits(&format!("{} (operator)", part("dequant")), &faked.iter::<f32>().collect::<Vec<_>>(), &expected);
     check.on = HOST;
 
     // The same in bf16: what is read back is rounded to it.

@@ -63,7 +63,7 @@ fn compare(
     let rows = values.len() / heads;
     let expected = Array { dims: vec![rows, heads], values, ..expected };
     if rows > 0 {
-        check.close(&format!("{} of rows with entries", name("lse")), &found, &expected, tolerance);
+        check.close(&format!("{} (rows with entries)", name("lse")), &found, &expected, tolerance);
     }
     Ok(())
 }

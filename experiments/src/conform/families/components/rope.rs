@@ -62,7 +62,7 @@ fn frequencies(check: &mut Check, table: &Table) -> Result<(), CaseError> {
     let found: Vec<f64> = table.frequencies.iter().zip(&expected.values).map(|(f, e)| f / e).collect();
     let ones = Array { values: vec![1.0; found.len()], ..expected.clone() };
     let on = std::mem::replace(&mut check.on, HOST);
-    check.close(&format!("{}, relative", expected.name), &found, &ones, COMPONENT);
+    check.close(&format!("{} (relative)", expected.name), &found, &ones, COMPONENT);
     check.on = on;
     Ok(())
 }
