@@ -273,7 +273,7 @@ fn not_a_number_in_any_input_reaches_the_output() {
     let read = |case: Inputs| {
         numbers(ops::readout(case.q, case.window, case.main, case.sink, rows([[0, 1], [0, 1]]), 1, 0.5).0)
     };
-    let broken = [
+    let broken = vec![
         Inputs { q: nan(6).reshape([1, 2, 1, 3]), ..fresh() },
         Inputs { window: nan(6).reshape([1, 2, 3]), ..fresh() },
         Inputs { main: nan(6).reshape([1, 2, 3]), ..fresh() },
