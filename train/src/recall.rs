@@ -10,8 +10,10 @@ use csa2_model::attention::SelectionTrace;
 struct Sums {
     queries: f64,
     recall: f64,
+    first: f64,
     chance: f64,
     kept: f64,
+    most: f64,
     /// Only where the layer searches in a pool.
     pooled: f64,
     in_pool: f64,
@@ -72,9 +74,12 @@ impl Recall {
                     (0..visible).filter(|&entry| chosen(entry)).map(|entry| f64::from(mass[entry])).sum::<f64>()
                 };
                 sums.queries += 1.0;
+                let all = sum(&|_| true).max(f64::MIN_POSITIVE);
                 sums.recall += share(&wanted, &selected);
+                sums.first += share(&wanted[..1], &selected);
                 sums.chance += width as f64 / visible as f64;
-                sums.kept += sum(&|entry| selected[entry]) / sum(&|_| true).max(f64::MIN_POSITIVE);
+                sums.kept += sum(&|entry| selected[entry]) / all;
+                sums.most += sum(&|entry| wanted.contains(&entry)) / all;
                 if let Some((size, pool)) = &pool {
                     let pool = marks(&pool[row * size..(row + 1) * size], entries);
                     sums.pooled += 1.0;
@@ -87,8 +92,8 @@ impl Recall {
     }
 
     /// Means by name, per layer: `topk_recall` (the selection against the layer's own K best of all visible entries),
-    /// `topk_chance` (the recall of a random selection), `mass_kept` (the share of attention on visible entries that the
-    /// selection keeps); in a pool `pool_recall` (the own K best that the pool holds) and `topk_recall_in_pool` (against the K
+    /// `topk_chance` (the recall of a random selection), `top1_recall` (how often it holds the one best entry), `mass_kept` (the
+    /// share of attention on visible entries that the selection keeps), `mass_best` (what the own K best would keep); in a pool `pool_recall` (the own K best that the pool holds) and `topk_recall_in_pool` (against the K
     /// best of the pool). Only queries that see more than K entries count.
     pub fn values(&self) -> impl Iterator<Item = (String, f64)> + '_ {
         self.layers.iter().filter(|(_, sums)| sums.queries > 0.0).flat_map(|(layer, sums)| {
@@ -96,7 +101,9 @@ impl Recall {
             let mut values = vec![
                 mean("topk_recall", sums.recall, sums.queries),
                 mean("topk_chance", sums.chance, sums.queries),
+                mean("top1_recall", sums.first, sums.queries),
                 mean("mass_kept", sums.kept, sums.queries),
+                mean("mass_best", sums.most, sums.queries),
             ];
             if sums.pooled > 0.0 {
                 values.push(mean("pool_recall", sums.in_pool, sums.pooled));
@@ -139,11 +146,13 @@ mod tests {
         // Query 2 wants {1, 2} and has both; query 3 wants {3, 2} and has one.
         close("topk_recall", 0.75);
         close("topk_chance", f64::midpoint(2.0 / 3.0, 0.5));
+        close("top1_recall", 1.0);
         close("mass_kept", f64::midpoint(0.8, 0.5));
+        close("mass_best", f64::midpoint(0.8, 0.7));
         // The pool of query 3 lacks entry 2; of its rest {0, 1, 3} the best two are {3, 1}.
         close("pool_recall", 0.75);
         close("topk_recall_in_pool", 0.75);
-        assert_eq!(values.len(), 5);
+        assert_eq!(values.len(), 7);
     }
 
     #[test]

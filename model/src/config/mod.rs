@@ -165,9 +165,10 @@ impl ScoreFunction {
     }
 }
 
-/// How blocks are joined. In TOML: `residual = "plain"` or `residual = { hyper = { streams = 4 } }`.
+/// How blocks are joined. In TOML: `residual = "plain"`, `residual = "hyper"` (four streams, as released) or
+/// `residual = { hyper = { streams = 2 } }`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase", deny_unknown_fields)]
+#[serde(rename_all = "lowercase", deny_unknown_fields, from = "WrittenResidual")]
 pub enum Residual {
     /// Each part adds its output to its input.
     #[default]
@@ -177,6 +178,48 @@ pub enum Residual {
         /// Number of streams.
         streams: usize,
     },
+}
+
+impl Residual {
+    /// Streams of hyper-connections where only their name is written: those of the released model.
+    const RELEASED_STREAMS: usize = 4;
+}
+
+/// The ways to write a [`Residual`].
+#[derive(Deserialize)]
+#[serde(untagged, expecting = r#"`residual` is "plain", "hyper" or { hyper = { streams = … } }"#)]
+enum WrittenResidual {
+    Named(NamedResidual),
+    Sized(SizedResidual),
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum NamedResidual {
+    Plain,
+    Hyper,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SizedResidual {
+    hyper: Streams,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Streams {
+    streams: usize,
+}
+
+impl From<WrittenResidual> for Residual {
+    fn from(written: WrittenResidual) -> Self {
+        match written {
+            WrittenResidual::Named(NamedResidual::Plain) => Self::Plain,
+            WrittenResidual::Named(NamedResidual::Hyper) => Self::Hyper { streams: Self::RELEASED_STREAMS },
+            WrittenResidual::Sized(SizedResidual { hyper: Streams { streams } }) => Self::Hyper { streams },
+        }
+    }
 }
 
 /// The number format of each kind of stored vector: values are rounded to it after the rotation wherever they are used, in
@@ -342,12 +385,20 @@ mod tests {
             refused(|v| v["yarn"] = json!({"factor": 2.0, "original_length": 8, "beta": 1}))
                 .contains("unknown field `beta`")
         );
-        assert!(
-            refused(|v| v["residual"] = json!({"hyper": {"streams": 4, "rate": 1}})).contains("unknown field `rate`")
-        );
-        assert!(refused(|v| v["residual"] = json!("hyperr")).contains("unknown variant `hyperr`"));
+        for residual in [json!({"hyper": {"streams": 4, "rate": 1}}), json!({"hyper": {}}), json!("hyperr"), json!(4)] {
+            let error = read(|v| v["residual"] = residual).unwrap_err();
+            assert!(error.contains(r#"`residual` is "plain", "hyper" or { hyper = { streams = … } }"#), "{error}");
+        }
         assert!(refused(|v| v["ffn"]["kind"] = json!("mlp")).contains("unknown variant `mlp`"));
         assert!(refused(|v| v["quantization"] = json!({"main_kv": "int4"})).contains("unknown variant `int4`"));
+    }
+
+    #[test]
+    fn residuals_by_name_and_by_size() {
+        let residual = |value: Value| read(|v| v["residual"] = value).unwrap().residual;
+        assert_eq!(residual(json!("plain")), Residual::Plain);
+        assert_eq!(residual(json!("hyper")), Residual::Hyper { streams: 4 });
+        assert_eq!(residual(json!({"hyper": {"streams": 2}})), Residual::Hyper { streams: 2 });
     }
 
     #[test]

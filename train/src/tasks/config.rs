@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 
-use super::{Auxiliary, MqarConfig, Task, TaskError, TextConfig, TwohopConfig};
+use super::{Auxiliary, MqarConfig, NeedleConfig, Task, TaskError, TextConfig, TwohopConfig};
 
 macro_rules! kinds {
     ($($name:literal => $variant:ident($config:ty),)+) => {
@@ -56,6 +56,7 @@ macro_rules! kinds {
 
 kinds! {
     "mqar" => Mqar(MqarConfig),
+    "needle" => Needle(NeedleConfig),
     "twohop" => Twohop(TwohopConfig),
     "text" => Text(TextConfig),
 }
@@ -117,6 +118,7 @@ mod tests {
     fn every_kind_is_written_and_read_back() {
         for config in [
             TaskConfig::Mqar(MqarConfig { gap: 9, ..MqarConfig::default() }),
+            TaskConfig::Needle(NeedleConfig { facts: 3, ..NeedleConfig::default() }),
             TaskConfig::Twohop(TwohopConfig { hint_weight: 0.1, ..TwohopConfig::default() }),
             TaskConfig::Text(TextConfig { seq_len: 64, ..TextConfig::new(vec!["a/*.gz".into()]) }),
         ] {
@@ -131,7 +133,7 @@ mod tests {
     #[test]
     fn bad_tables_get_a_message() {
         for (toml, parts) in [
-            ("kind = \"mqr\"", &["unknown task kind `mqr`", "known kinds are `mqar`, `twohop`, `text`"][..]),
+            ("kind = \"mqr\"", &["unknown task kind `mqr`", "known kinds are `mqar`, `needle`, `twohop`, `text`"][..]),
             ("pairs = 4", &["the task has no `kind`", "known kinds are `mqar`"]),
             ("kind = 4", &["`kind` must be a string, not integer", "known kinds are `mqar`"]),
             ("kind = \"mqar\"\npair = 4", &["task `mqar`: unknown field `pair`, expected one of `pairs`, `keys`"]),

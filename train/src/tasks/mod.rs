@@ -6,6 +6,7 @@
 mod batch;
 mod config;
 pub mod mqar;
+pub mod needle;
 mod shared;
 pub mod text;
 pub mod twohop;
@@ -17,6 +18,7 @@ use crate::corpus::CorpusError;
 pub use batch::{Batch, NONE};
 pub use config::TaskConfig;
 pub use mqar::MqarConfig;
+pub use needle::NeedleConfig;
 pub use text::TextConfig;
 pub use twohop::TwohopConfig;
 
@@ -142,9 +144,11 @@ mod tests {
         std::fs::write(folder.path().join("bytes"), bytes).unwrap();
         let mqar = MqarConfig { eval_sequences: 10, ..MqarConfig::default() };
         let twohop = TwohopConfig { eval_sequences: 10, ..TwohopConfig::default() };
+        let needle = NeedleConfig { eval_sequences: 10, ..NeedleConfig::default() };
         let files = TextConfig::new(vec!["bytes".into()]);
         let text = TextConfig { document_bytes: 500, validation_share: 0.5, eval_sequences: 10, ..files };
-        let configs = [TaskConfig::Mqar(mqar), TaskConfig::Twohop(twohop), TaskConfig::Text(text)];
+        let configs =
+            [TaskConfig::Mqar(mqar), TaskConfig::Needle(needle), TaskConfig::Twohop(twohop), TaskConfig::Text(text)];
         assert_eq!(configs.len(), TaskConfig::KINDS.len());
         configs.map(|config| config.build(folder.path()).unwrap()).into()
     }

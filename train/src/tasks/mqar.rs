@@ -21,7 +21,7 @@ use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
 use super::batch::Row;
-use super::shared::{Buckets, Check, eval_range, made_eval_batch, made_train_batch};
+use super::shared::{Buckets, Check, eval_range, made_eval_batch, made_train_batch, pair_places};
 use super::{Auxiliary, Batch, Metric, Task, TaskError};
 use crate::random;
 
@@ -129,16 +129,6 @@ impl Mqar {
         }
         row
     }
-}
-
-/// Where each of `pairs` pairs starts within `region` tokens, ascending; every placement without
-/// overlap is equally likely.
-///
-/// Taking the second token of each pair away leaves `region - pairs` tokens with `pairs` of them
-/// marked, and each such marking belongs to exactly one placement.
-fn pair_places(rng: &mut ChaCha8Rng, region: usize, pairs: usize) -> Vec<usize> {
-    let marked = random::subset(rng, region - pairs, pairs);
-    marked.into_iter().enumerate().map(|(before, place)| place + before).collect()
 }
 
 impl Task for Mqar {
@@ -292,19 +282,6 @@ mod tests {
         );
         assert_eq!(task.metric(), Metric::Accuracy);
         assert!(task.describe().contains("9 to 46 tokens"), "{}", task.describe());
-    }
-
-    #[test]
-    fn placements_are_uniform_and_reach_odd_places() {
-        let mut rng = random::stream(0, "test", 0);
-        let mut counts: BTreeMap<Vec<usize>, usize> = BTreeMap::new();
-        for _ in 0..6_000 {
-            *counts.entry(pair_places(&mut rng, 6, 2)).or_default() += 1;
-        }
-        // Two dominoes on six squares: 6 ways; 1000 expected, standard deviation 29.
-        assert_eq!(counts.len(), 6);
-        assert!(counts.contains_key(&vec![1, 3]) && counts.contains_key(&vec![1, 4]));
-        assert!(counts.values().all(|count| (850..1150).contains(count)), "{counts:?}");
     }
 
     #[test]

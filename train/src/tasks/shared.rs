@@ -63,6 +63,16 @@ impl Buckets {
     }
 }
 
+/// Where each of `pairs` pairs starts within `region` tokens, ascending; every placement without
+/// overlap is equally likely.
+///
+/// Taking the second token of each pair away leaves `region - pairs` tokens with `pairs` of them
+/// marked, and each such marking belongs to exactly one placement.
+pub(super) fn pair_places(rng: &mut ChaCha8Rng, region: usize, pairs: usize) -> Vec<usize> {
+    let marked = random::subset(rng, region - pairs, pairs);
+    marked.into_iter().enumerate().map(|(before, place)| place + before).collect()
+}
+
 /// A training batch of sequences that are made at random.
 pub(super) fn made_train_batch(
     seed: u64,
@@ -91,6 +101,20 @@ pub(super) fn eval_range(index: usize, rows: usize, total: usize) -> Range<usize
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn placements_are_uniform_and_reach_odd_places() {
+        let mut rng = random::stream(0, "test", 0);
+        let mut counts: BTreeMap<Vec<usize>, usize> = BTreeMap::new();
+        for _ in 0..6_000 {
+            *counts.entry(pair_places(&mut rng, 6, 2)).or_default() += 1;
+        }
+        // Two dominoes on six squares: 6 ways; 1000 expected, standard deviation 29.
+        assert_eq!(counts.len(), 6);
+        assert!(counts.contains_key(&vec![1, 3]) && counts.contains_key(&vec![1, 4]));
+        assert!(counts.values().all(|count| (850..1150).contains(count)), "{counts:?}");
+    }
 
     #[test]
     fn buckets_are_few_and_cover_everything() {
