@@ -4,6 +4,7 @@ mod config;
 mod progress;
 mod record;
 mod runner;
+mod searched;
 #[cfg(test)]
 mod testing;
 

@@ -1,8 +1,10 @@
 //! From a configuration to what `ablation.json` says of it.
 
+use std::collections::BTreeMap;
+
 use csa2_train::tasks::Metric;
 
-use super::{AblationConfig, Variant};
+use super::{AblationConfig, Variant, searched};
 use crate::results::{AblationRecord, CostRecord, MetricRecord, SCHEMA, VariantRecord};
 
 /// What the report needs to know of the ablation. `hashes` are those of the variants, in their order.
@@ -40,7 +42,14 @@ pub fn record(config: &AblationConfig, hashes: &[String], command: String) -> Ab
             .variants
             .iter()
             .zip(hashes)
-            .map(|(v, hash)| variant_record(v, hash, section.decode_context))
+            .map(|(v, hash)| VariantRecord {
+                // Of an ablation that measures its weights in one model alone there is nothing to compare.
+                searches: match config.evaluations.is_empty() {
+                    true => BTreeMap::new(),
+                    false => searched::of_variant(v, section.decode_context),
+                },
+                ..variant_record(v, hash, section.decode_context)
+            })
             .collect(),
         seeds: section.seeds.clone(),
         budget_tokens: first.run.train.tokens,
@@ -79,5 +88,6 @@ fn variant_record(variant: &Variant, hash: &str, decode_context: u64) -> Variant
             decode_context,
             decode_flops: cost.decode_flops(decode_context).weighted(),
         },
+        searches: BTreeMap::new(),
     }
 }

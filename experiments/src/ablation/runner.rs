@@ -18,7 +18,9 @@ use thiserror::Error;
 
 use super::progress::{Progress, duration};
 use super::record::record;
+use super::searched;
 use super::{AblationConfig, Variant};
+use crate::bench::BenchError;
 use crate::results::{
     ResultsError, RunSummary, SCHEMA, Status, ablation_path, read_summary, run_dir, summary_path, write_json,
 };
@@ -109,6 +111,9 @@ pub enum RunnerError {
         /// What the system says.
         source: io::Error,
     },
+    /// The time of a search cannot be measured.
+    #[error("measuring the search for addresses: {0}")]
+    Search(BenchError),
     /// No thread for a run.
     #[error("cannot start a thread for a run: {0}; lower --jobs")]
     Worker(io::Error),
@@ -152,7 +157,7 @@ struct Job<'a> {
 pub fn run(config: &AblationConfig, options: &RunnerOptions, stop: &AtomicBool) -> Result<Ended, RunnerError> {
     let hashes =
         config.hashes(options.backend, options.threads).map_err(|error| FileError::content(&config.path, &error))?;
-    let new = record(config, &hashes, options.command.clone());
+    let mut new = record(config, &hashes, options.command.clone());
     let _lock = folder::open(options, &new)?;
     write_json(&ablation_path(&options.out), &new)?;
 
@@ -192,7 +197,17 @@ pub fn run(config: &AblationConfig, options: &RunnerOptions, stop: &AtomicBool) 
     // The threads that could be started did the whole queue, unless there was none.
     let left = shared.queue.into_inner().unwrap_or_else(PoisonError::into_inner).len();
     started.or_else(|error| if left > 0 { Err(RunnerError::Worker(error)) } else { Ok(()) })?;
+    // Measured when nothing else runs.
+    let pool = thread_pool(options.threads)?;
+    pool.install(|| searched::measure(config, &mut new, &options.device)).map_err(RunnerError::Search)?;
+    write_json(&ablation_path(&options.out), &new)?;
     Ok(Ended::Done)
+}
+
+/// The threads of one run.
+fn thread_pool(threads: usize) -> Result<rayon::ThreadPool, RunnerError> {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+    pool.map_err(|error| RunnerError::Threads { threads, error })
 }
 
 /// `1 run`, `2 runs`.
@@ -353,10 +368,7 @@ impl<'a> SharedQueue<'a> {
             stop: &asked,
             progress: &count,
         };
-        let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(options.threads)
-            .build()
-            .map_err(|error| RunnerError::Threads { threads: options.threads, error })?;
+        let pool = thread_pool(options.threads)?;
         // A panic is a fault of ours, but it should not take the other runs with it.
         let outcome = catch_unwind(AssertUnwindSafe(|| pool.install(|| trainer.run())));
         let summary = match outcome {

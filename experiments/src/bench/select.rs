@@ -3,7 +3,7 @@
 use burn::tensor::{Device, Int, Tensor};
 use csa2_model::ops::{self, PoolUse, SelectSpec, Selection};
 
-use super::{Bench, BenchError, Ratio, Row, Shape, Sizes, Subject, Work, inputs, timing};
+use super::{Bench, BenchError, Effort, Ratio, Row, Shape, Sizes, Subject, Work, inputs, timing};
 
 /// A pool to search in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,6 +128,19 @@ impl Inputs {
     }
 }
 
+/// Median seconds of one selection.
+///
+/// # Errors
+/// When the device fails.
+pub fn search_seconds(shape: &Select, device: &Device, effort: Effort) -> Result<f64, BenchError> {
+    let inputs = Inputs::new(shape, device);
+    let (seconds, _) = timing::repeat(effort, device, || {
+        let _selection = inputs.run();
+        Ok(())
+    })?;
+    Ok(timing::median(&seconds))
+}
+
 /// Measures one case.
 ///
 /// # Errors
@@ -173,7 +186,6 @@ pub fn growth(bench: &Bench, cases: &[(String, Select)]) -> Result<Option<Ratio>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::Effort;
 
     #[test]
     fn only_visible_entries_inside_the_pool_are_counted() {

@@ -5,7 +5,7 @@ use super::blocks::{figure, missing, name_cell, ranking, reproduce, swatch, tabl
 use super::charts::{Style, Styles};
 use super::format::html as escape;
 use super::joint::{has_joint_ranking, joint_rows, joint_warnings};
-use super::matrix::Matrix;
+use super::matrix;
 use super::table::Cells;
 use super::{Ablation, ReportError, charts, format, method, words};
 
@@ -110,10 +110,7 @@ fn section(index: usize, analysis: &Analysis, styles: &Styles, joined: bool) -> 
     out.push_str("<h3>Ranking</h3>\n");
     out.push_str(&ranking(analysis, styles));
     out.push_str(&missing(analysis));
-    if let Some(matrix) = Matrix::new(analysis) {
-        out.push_str("<h3>The same weights in other models</h3>\n");
-        out.push_str(&matrix.html());
-    }
+    out.push_str(&matrix::html(analysis));
     out.push_str("<h3>Figures</h3>\n<div class=\"figures\">\n");
     for chart in charts::all(analysis, styles)? {
         out.push_str(&figure(&chart, styles));

@@ -241,9 +241,10 @@ pub fn write(out: &Path, ablations: &[Ablation]) -> Result<(), ReportError> {
     write_atomic(&out.join("table.csv"), table::csv(ablations).as_bytes())?;
     // One file for one ablation; joined ones have theirs beside their runs.
     if let [only] = ablations
-        && let Some(matrix) = Matrix::new(&Analysis::new(only))
+        && let matrices = Matrix::all(&Analysis::new(only))
+        && !matrices.is_empty()
     {
-        write_atomic(&out.join("matrix.csv"), matrix.csv().as_bytes())?;
+        write_atomic(&out.join("matrix.csv"), matrix::csv(&matrices).as_bytes())?;
     }
     Ok(())
 }

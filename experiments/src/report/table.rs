@@ -2,7 +2,7 @@
 
 use super::analysis::{Analysis, Row};
 use super::joint::{has_joint_ranking, joint_rows, joint_warnings};
-use super::matrix::Matrix;
+use super::matrix::{self, Matrix};
 use super::{Ablation, format, words};
 
 /// What stands below every table.
@@ -136,16 +136,18 @@ fn markdown_section(out: &mut String, analysis: &Analysis) {
         markdown_row(out, names.into_iter().chain(texts.columns()));
     }
     out.push_str(&format!("\n{}\n\n", format::markdown(KEY)));
-    if let Some(matrix) = Matrix::new(analysis) {
+    let matrices = Matrix::all(analysis);
+    for matrix in &matrices {
         let (titles, rows) = matrix.cells();
-        out.push_str("The same weights in other models:\n\n");
-        let rule = "|:--".to_string() + &"|--:".repeat(titles.len() - 1) + "|\n";
-        markdown_row(out, titles.into_iter());
-        out.push_str(&rule);
-        for row in rows {
-            markdown_row(out, row.into_iter());
-        }
-        out.push('\n');
+        out.push_str(&format!("The same weights in other models, {}:\n\n", format::markdown(&matrix.label)));
+        markdown_table(out, titles, rows);
+    }
+    if matrices.iter().any(Matrix::has_foreign) {
+        out.push_str(&format!("{}\n\n", format::markdown(matrix::FOREIGN)));
+    }
+    if let Some((titles, rows)) = matrix::searches(analysis) {
+        out.push_str(&format!("{}\n\n", format::markdown(&matrix::searches_key(analysis))));
+        markdown_table(out, titles, rows);
     }
     let missing = missing_lines(analysis);
     if !missing.is_empty() {
@@ -155,6 +157,17 @@ fn markdown_section(out: &mut String, analysis: &Analysis) {
         }
         out.push('\n');
     }
+}
+
+/// A table whose first column is text and whose others are numbers.
+fn markdown_table(out: &mut String, titles: Vec<String>, rows: Vec<Vec<String>>) {
+    let rule = "|:--".to_string() + &"|--:".repeat(titles.len() - 1) + "|\n";
+    markdown_row(out, titles.into_iter());
+    out.push_str(&rule);
+    for row in rows {
+        markdown_row(out, row.into_iter());
+    }
+    out.push('\n');
 }
 
 fn markdown_joint(out: &mut String, analyses: &[Analysis]) {

@@ -6,7 +6,7 @@ use comfy_table::{Cell, CellAlignment, ContentArrangement, LineStyle, Table, pre
 
 use super::analysis::Analysis;
 use super::joint::{has_joint_ranking, joint_rows, joint_warnings};
-use super::matrix::Matrix;
+use super::matrix::{self, Matrix};
 use super::table::{Cells, KEY, headers, missing_lines};
 use super::{Ablation, format, words};
 
@@ -38,15 +38,25 @@ fn section(analysis: &Analysis, width: u16) -> String {
             out.push_str(&format!("  {}\n", format::terminal(&format!("{}: {}", variant.name, variant.layers))));
         }
     }
-    if let Some(matrix) = Matrix::new(analysis) {
-        let (titles, rows) = matrix.cells();
+    let matrices = Matrix::all(analysis);
+    let mut more = |title: String, (titles, rows): (Vec<String>, Vec<Vec<String>>)| {
         let mut table = new_table();
         table.set_header(title_cells(&titles, 1));
         for row in &rows {
             table.add_row(cells(row, 1));
         }
-        out.push_str("\nThe same weights in other models\n");
+        out.push_str(&format!("\n{title}\n"));
         out.push_str(&print(table, width));
+    };
+    for matrix in &matrices {
+        more(format!("The same weights in other models: {}", format::terminal(&matrix.label)), matrix.cells());
+    }
+    let searches = matrix::searches(analysis);
+    if let Some(searches) = searches {
+        more(matrix::searches_key(analysis), searches);
+    }
+    if matrices.iter().any(Matrix::has_foreign) {
+        out.push_str(&format!("{}\n", matrix::FOREIGN));
     }
     for sentence in words::answer(analysis) {
         out.push_str(&format!("- {}\n", sentence.print(format::terminal, format::terminal)));

@@ -58,6 +58,7 @@ fn variant(fake: &Fake, seeds: &[u64]) -> Variant {
             decode_context: 4096,
             decode_flops: 370_000.0,
         },
+        searches: BTreeMap::new(),
     };
     let runs = seeds.iter().enumerate().map(|(index, seed)| run(fake, *seed, fake.finals.get(index))).collect();
     Variant { record, runs }

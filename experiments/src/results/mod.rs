@@ -78,6 +78,35 @@ pub struct VariantRecord {
     pub config_hash: String,
     /// What the variant costs, computed from its plan.
     pub cost: CostRecord,
+    /// What choosing addresses costs in the model that was trained (`as trained`) and in those that its weights were measured in, by
+    /// name; only where there are such, and only of models whose layers choose anew.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub searches: BTreeMap<String, SearchRecord>,
+}
+
+/// What choosing addresses costs the `reindex` layers of one model, all together.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SearchRecord {
+    /// The candidate pool that they search in; none where they search in all visible entries.
+    pub pool: Option<PoolRecord>,
+    /// Entries scored for a query, mean over the queries of one of the task's sequences.
+    pub scored_entries: f64,
+    /// Entries scored for a query with [`CostRecord::decode_context`] tokens of context.
+    pub scored_entries_at_context: u64,
+    /// Seconds that the searches of such a query took, with random keys: the median of several; none where it was not measured.
+    #[serde(default)]
+    pub seconds_at_context: Option<f64>,
+}
+
+/// The size of a candidate pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PoolRecord {
+    /// Blocks kept for a query.
+    pub blocks: u64,
+    /// Entries of a block.
+    pub block_size: u64,
 }
 
 /// The cost of a variant, computed from its layer plan before any training.
@@ -266,6 +295,7 @@ mod tests {
                     overrides: BTreeMap::new(),
                     config_hash: "h".to_owned(),
                     cost: cost.clone(),
+                    searches: BTreeMap::new(),
                 })
                 .collect(),
             seeds: seeds.to_vec(),

@@ -10,6 +10,7 @@ mod labels;
 mod layers;
 mod learning;
 mod plot;
+mod pools;
 mod rows;
 mod tags;
 
@@ -61,6 +62,7 @@ pub fn all(analysis: &Analysis, styles: &Styles) -> Result<Vec<Figure>, ReportEr
     figures.extend(learning::learning(analysis, styles)?);
     figures.extend(rows::metric_by_variant(analysis, styles)?);
     figures.extend(cost::quality_by_cost(analysis, styles)?);
+    figures.extend(pools::by_pool(analysis, styles)?);
     for group in curves::tag_groups(analysis) {
         figures.push(tags::by_tag(analysis, &group, styles)?);
     }
