@@ -2,13 +2,25 @@
 
 use std::collections::BTreeMap;
 
-use burn::tensor::{Device, Int, Tensor, TensorData, TensorReadError};
-use csa2_model::attention::Context;
+use burn::tensor::{DType, Device, Int, Tensor, TensorData, TensorReadError};
+use csa2_model::attention::{Context, IndexLoss};
+use csa2_model::config::ModelConfig;
 use csa2_model::model::{Model, ModelOutput};
 
 use crate::losses::Targets;
 use crate::recall::Recall;
 use crate::tasks::{Batch, Metric, Task};
+
+/// Selections are measured on sequences of at most that many pairs of a token and an entry.
+const MEASURED: usize = 1 << 22;
+
+/// The context of an evaluation of sequences of `seq` tokens: sparse, quantized where the model is, with selections recorded where they
+/// are not too large, and the indexers' losses measured where their kind is given.
+pub fn measuring(config: &ModelConfig, seq: usize, kind: Option<IndexLoss>, device: &Device) -> Context {
+    let pairs = config.layers.layers().iter().filter(|layer| layer.ratio > 0).map(|layer| seq * (seq / layer.ratio));
+    let measured = pairs.max().unwrap_or(0) <= MEASURED;
+    Context::new(config, seq, DType::F32, device).with_lessons(kind).with_selections(measured)
+}
 
 /// Sums over positions with a target, and what they come to.
 pub struct Tally<'a> {

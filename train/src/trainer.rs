@@ -17,7 +17,7 @@ use thiserror::Error;
 
 use crate::checkpoints::{Store, StoreError};
 use crate::config::{RunConfig, RunConfigError};
-use crate::evaluate::{Tally, evaluate, tokens};
+use crate::evaluate::{Tally, evaluate, measuring, tokens};
 use crate::faults::{broken_layer, finite};
 use crate::files::{self, FileError};
 use crate::indexers::LossWeights;
@@ -85,16 +85,6 @@ fn last_good(checkpoint: Option<&(PathBuf, u64)>) -> String {
         Some((path, step)) => format!("the last good checkpoint is that of step {step} ({})", path.display()),
         None => "there is no checkpoint before it".into(),
     }
-}
-
-/// Selections are measured on sequences of at most that many pairs of a token and an entry.
-const MEASURED: usize = 1 << 22;
-
-/// The context of an evaluation.
-fn measuring(config: &ModelConfig, seq: usize, kind: IndexLoss, device: &Device) -> Context {
-    let pairs = config.layers.layers().iter().filter(|layer| layer.ratio > 0).map(|layer| seq * (seq / layer.ratio));
-    let measured = pairs.max().unwrap_or(0) <= MEASURED;
-    Context::new(config, seq, DType::F32, device).with_lessons(Some(kind)).with_selections(measured)
 }
 
 /// How a run ended.
@@ -192,7 +182,7 @@ impl Trainer<'_> {
         let indexed = self.config.train.index_loss > 0.0;
         let kind = self.config.train.index.kind();
         let training = Context::new(&model_config, seq, DType::F32, &device).with_lessons(indexed.then_some(kind));
-        let measuring = measuring(&model_config, seq, kind, &self.device);
+        let measuring = measuring(&model_config, seq, Some(kind), &self.device);
         let phase = |step: u64| if step < dense_steps { Phase::Dense } else { Phase::Sparse };
         let quantized = |step: u64| step >= self.config.train.quantize_from;
         let blocks = |step: u64| {
@@ -243,7 +233,7 @@ impl Trainer<'_> {
             let model = Model::new(config, hint, &self.device)?;
             let weights = checkpoint::weights(&now.model).map_err(StoreError::from)?;
             let model = checkpoint::load(model, weights, name).map_err(StoreError::from)?;
-            let cx = measuring(config, self.task.seq_len(), kind, &self.device);
+            let cx = measuring(config, self.task.seq_len(), Some(kind), &self.device);
             all.insert(name.clone(), self.evaluate_model(now, &model, &cx)?);
         }
         Ok(all)

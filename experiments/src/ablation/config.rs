@@ -50,9 +50,10 @@ use sha2::{Digest, Sha256};
 use thiserror::Error;
 use toml::{Table, Value};
 
+pub use check::size as check_size;
 pub use posttrain::load as load_posttraining;
 use stages::EvaluationFile;
-pub use stages::TRAINED;
+pub use stages::{TRAINED, changed as changed_model};
 
 /// Why an ablation cannot be.
 #[derive(Debug, Error)]

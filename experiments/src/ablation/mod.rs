@@ -8,5 +8,9 @@ mod searched;
 #[cfg(test)]
 mod testing;
 
-pub use config::{AblationConfig, AblationError, Section, TRAINED, Variant, load_posttraining, read_text, toml_error};
+pub use config::{
+    AblationConfig, AblationError, Section, TRAINED, Variant, changed_model, check_size, load_posttraining, read_text,
+    toml_error,
+};
+pub use record::pointless_pool;
 pub use runner::{Ended, RunnerError, RunnerOptions, run};

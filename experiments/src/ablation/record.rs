@@ -31,6 +31,7 @@ pub fn record(config: &AblationConfig, hashes: &[String], command: String) -> Ab
             ));
         }
     }
+    notes.extend(config.variants.iter().filter_map(pointless_pool));
     AblationRecord {
         schema: SCHEMA,
         name: section.name.clone(),
@@ -58,6 +59,18 @@ pub fn record(config: &AblationConfig, hashes: &[String], command: String) -> Ab
         command: Some(command),
         notes,
     }
+}
+
+/// A remark on a pool in which no layer searches: that is legal and changes nothing.
+pub fn pointless_pool(variant: &Variant) -> Option<String> {
+    let layers = &variant.run.model.layers;
+    let searched = layers.layers().iter().any(|layer| layer.pool_from.is_some());
+    (layers.has_pool() && !searched).then(|| {
+        format!(
+            "\"{}\": the candidate pool of `{layers}` changes nothing, for no `reindex` layer reads the content of its `full` layer.",
+            variant.name
+        )
+    })
 }
 
 fn metric(variant: &Variant) -> MetricRecord {

@@ -64,6 +64,7 @@ pub(super) fn carry_out(config: &AblationConfig, args: &Flags, command: String) 
             args.backend.holds(&format!("variant {:?}: `model.{key} = {channels}`", variant.name), channels)?;
         }
     }
+    config.variants.iter().filter_map(ablation::pointless_pool).for_each(|remark| say(&format!("note: {remark}")));
     let out = args.out.clone().unwrap_or_else(|| Path::new("runs").join(&config.section.name));
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = usize::from(args.threads);

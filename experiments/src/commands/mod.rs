@@ -4,6 +4,7 @@ mod ablate;
 mod backends;
 mod bench;
 mod conform;
+mod eval;
 mod export;
 mod import;
 mod plan;
@@ -37,6 +38,8 @@ enum Command {
     Ablate(ablate::Args),
     /// Train a run further with a candidate pool, quantization or some parts frozen, as a run of its own
     Posttrain(posttrain::Args),
+    /// Measure a run on the evaluation set of its task, or of another
+    Eval(eval::Args),
     /// Show what a mix is and costs, before anything is trained
     Plan(plan::Args),
     /// Rebuild the report of an ablation, or join several
@@ -61,6 +64,7 @@ pub fn main(cli: &Cli) -> ExitCode {
     let ended = match &cli.command {
         Command::Ablate(args) => ablate::run(args),
         Command::Posttrain(args) => posttrain::run(args),
+        Command::Eval(args) => eval::run(args),
         Command::Plan(args) => plan::run(args),
         Command::Report(args) => report::run(args),
         Command::Bench(args) => bench::run(args),

@@ -5,6 +5,7 @@ mod bench;
 mod common;
 mod configurations;
 mod conform;
+mod eval;
 mod folders;
 mod interruption;
 mod output;

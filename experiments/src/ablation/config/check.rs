@@ -96,7 +96,11 @@ pub(super) fn buildable(config: &ModelConfig, task: &dyn Task) -> Result<(), Str
 const MOST_PARAMETERS: u128 = 1 << 34;
 const MOST_TOKENS: usize = 1 << 16;
 
-pub(super) fn size(model: &ModelConfig, cost: &Cost, seq_len: usize) -> Result<(), String> {
+/// Refuses models and sequences beyond what training and measuring hold.
+///
+/// # Errors
+/// A sentence that names the size.
+pub fn size(model: &ModelConfig, cost: &Cost, seq_len: usize) -> Result<(), String> {
     if seq_len > MOST_TOKENS {
         return Err(format!(
             "the task's sequences have {seq_len} tokens; training keeps tables of tokens times entries, and csa2 trains on \

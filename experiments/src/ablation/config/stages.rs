@@ -57,7 +57,10 @@ pub(super) fn evaluated(evaluation: &EvaluationFile, trained: &ModelConfig) -> R
 }
 
 /// A model with some keys changed, whose weights are those of `trained`.
-pub(super) fn changed(changes: &Table, trained: &ModelConfig) -> Result<ModelConfig, String> {
+///
+/// # Errors
+/// When a key is unknown, the model is wrong, or its weights would be others.
+pub fn changed(changes: &Table, trained: &ModelConfig) -> Result<ModelConfig, String> {
     let mut whole = Table::try_from(trained).map_err(|error| error.to_string())?;
     if changes.contains_key("layers") && !changes.contains_key("pool") {
         // A mix without a pool has no size of one; one with a pool keeps the size that was trained, if there is one.

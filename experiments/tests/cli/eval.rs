@@ -1,0 +1,103 @@
+//! `csa2 eval`.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::common::{Lab, TINY, command, run};
+
+const SHARED: &str = "out/shared/seed-0";
+
+/// A run of `full reuse` without a pool, K 2.
+fn lab() -> Lab {
+    let lab = Lab::with(TINY);
+    lab.ablate().fine();
+    lab
+}
+
+#[test]
+fn a_run_measures_what_it_measured_at_its_end() {
+    let lab = lab();
+    let told = lab.csa2(&["eval", SHARED, "--json"]).fine().json();
+    let summary: Value =
+        serde_json::from_slice(&fs::read(lab.run_folder("shared").join("summary.json")).unwrap()).unwrap();
+    let at_end = summary["final_values"].as_object().unwrap();
+    let values = told["values"].as_object().unwrap();
+    assert!(values.len() >= 3, "{values:?}");
+    for (name, value) in values {
+        assert_eq!(*value, at_end[name], "{name}");
+    }
+    assert_eq!((&told["pool_mismatch"], &told["step"]), (&Value::Null, &Value::from(20)));
+    let text = lab.csa2(&["eval", SHARED]).fine().out;
+    assert!(text.contains("no candidate pool") && text.contains("accuracy"), "{text}");
+    assert!(!text.contains("mismatch"), "{text}");
+}
+
+#[test]
+fn another_pool_is_refused_unless_it_is_meant_and_then_told() {
+    // A pool that a reindex layer searches in.
+    let mix = TINY.replace(
+        "layers = \"full reuse\"",
+        "layers = \"full+pool reindex\"\nmodel.pool = { blocks = 2, block_size = 1 }",
+    );
+    assert_ne!(mix, TINY);
+    let lab = Lab::with(&mix);
+    lab.ablate().fine();
+    let wider = ["eval", SHARED, "--pool", "4x1"];
+    let refused = lab.csa2(&wider).refused();
+    for part in
+        ["a candidate pool of 2x1 (layer 0)", "a candidate pool of 4x1 (layer 0)", "--pool-override", "posttrain"]
+    {
+        assert!(refused.contains(part), "{refused}");
+    }
+    let none = lab.csa2(&["eval", SHARED, "--layers", "full reindex"]).refused();
+    assert!(none.contains("measure them with no candidate pool"), "{none}");
+    let meant = |more: &[&str]| lab.csa2(&[&wider[..], &["--pool-override"], more].concat()).fine();
+    let told = meant(&["--json"]).json();
+    let mismatch =
+        "weights trained with a candidate pool of 2x1 (layer 0), measured with a candidate pool of 4x1 (layer 0)";
+    assert_eq!(told["pool_mismatch"], mismatch);
+    let text = meant(&[]);
+    assert!(text.out.contains(mismatch) && text.err.contains(mismatch), "{text:?}");
+    // The pool is really another one: its own recall says so.
+    let own = lab.csa2(&["eval", SHARED, "--json"]).fine().json();
+    let recall = |told: &Value| told["values"]["pool_recall/layer 1"].as_f64().unwrap();
+    assert!(recall(&told) > recall(&own), "{} {}", recall(&told), recall(&own));
+    let idle = lab.csa2(&["eval", SHARED, "--pool-override"]).refused();
+    assert!(idle.contains("the pool is the one that the weights were trained with"), "{idle}");
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    let lab = lab();
+    lab.write("needle.toml", "[task]\nkind = \"needle\"\n");
+    lab.write("odd.toml", "[task]\nkind = \"needle\"\n[model]\n");
+    lab.write("text.toml", "[task]\nkind = \"text\"\nfiles = [\"nothing/*.txt\"]\n");
+    for (arguments, expected) in [
+        (&["eval", "nobody"][..], "nobody"),
+        (&["eval", SHARED, "--pool", "2x1"], "no layer of `full reuse` builds a pool; say with --layers"),
+        (&["eval", SHARED, "--layers", "full full"], "differ in more than their pools"),
+        (&["eval", SHARED, "--layers", "ful"], "unknown mode `ful`"),
+        (&["eval", SHARED, "--task", "needle.toml"], "the task `needle` needs 64"),
+        (&["eval", SHARED, "--task", "odd.toml"], "unknown field `model`"),
+        (&["eval", SHARED, "--task", "text.toml"], "--data DIR"),
+        (&["eval", SHARED, "--layers", "full+pool reuse", "--pool", "0x1", "--pool-override"], "`pool.blocks = 0`"),
+    ] {
+        let message = run(&mut command(lab.path(), arguments)).refused();
+        assert!(message.contains(expected), "{expected}: {message}");
+    }
+}
+
+#[test]
+fn damaged_weights_are_no_result() {
+    let lab = lab();
+    let folder = lab.run_folder("shared").join("checkpoint");
+    let weights = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+    let weights = weights.into_iter().find(|path| path.extension().is_some_and(|e| e == "safetensors")).unwrap();
+    let mut bytes = fs::read(&weights).unwrap();
+    let end = bytes.len();
+    bytes[end - 4..].copy_from_slice(&f32::NAN.to_le_bytes());
+    fs::write(&weights, bytes).unwrap();
+    let message = lab.csa2(&["eval", SHARED]).refused();
+    assert!(message.contains(SHARED), "{message}");
+}
