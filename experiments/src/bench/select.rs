@@ -38,8 +38,11 @@ pub struct Select {
 /// The pool of the released model.
 pub(super) const RELEASED_POOL: Pool = Pool { blocks: 2048, size: 8 };
 
-/// Two cases that differ in N alone: a pool should make N free.
-const POOLED: [&str; 2] = ["pool-32k", "pool-512k"];
+/// A pool of a model for training on one machine.
+const SMALL_POOL: Pool = Pool { blocks: 256, size: 8 };
+
+/// Pairs of cases that differ in N alone: a pool should make N free.
+const POOLED: [[&str; 2]; 2] = [["pool-8k", "pool-64k"], ["pool-32k", "pool-512k"]];
 
 impl Shape for Select {
     const OPERATOR: &'static str = "select";
@@ -47,8 +50,14 @@ impl Shape for Select {
     fn cases() -> Vec<(&'static str, Self)> {
         let whole =
             Self { batch: 1, seq: 4096, index_heads: 8, index_dim: 64, entries: 4096, topk: 256, ratio: 1, pool: None };
-        let pooled = |entries| Self { seq: 1, entries, pool: Some(RELEASED_POOL), ..whole };
-        vec![("whole", whole), (POOLED[0], pooled(32 << 10)), (POOLED[1], pooled(512 << 10))]
+        let pooled = |entries, pool| Self { seq: 1, entries, pool: Some(pool), ..whole };
+        vec![
+            ("whole", whole),
+            ("pool-8k", pooled(8 << 10, SMALL_POOL)),
+            ("pool-64k", pooled(64 << 10, SMALL_POOL)),
+            ("pool-32k", pooled(32 << 10, RELEASED_POOL)),
+            ("pool-512k", pooled(512 << 10, RELEASED_POOL)),
+        ]
     }
 
     fn sizes(&self) -> Sizes {
@@ -161,26 +170,35 @@ pub fn run(bench: &Bench, case: &str, shape: &Select) -> Result<Row, BenchError>
     })
 }
 
-/// How much longer a search in a pool takes when there are 16 times as many entries outside it; 1 is the aim. None unless
-/// both of these cases are among the `cases`, unchanged. They are timed in turn.
+/// How much longer a search in a pool takes when there are many times as many entries outside it; 1 is the aim. One ratio for every
+/// pair of cases of which both are among the `cases`; their two searches are timed in turn.
 ///
 /// # Errors
 /// When the device fails.
-pub fn growth(bench: &Bench, cases: &[(String, Select)]) -> Result<Option<Ratio>, BenchError> {
+pub fn growth(bench: &Bench, cases: &[(String, Select)]) -> Result<Vec<Ratio>, BenchError> {
     let find = |name: &str| cases.iter().find(|(case, _)| case == name).map(|(_, shape)| shape);
-    let (Some(few), Some(many)) = (find(POOLED[0]), find(POOLED[1])) else { return Ok(None) };
-    let inputs = [few, many].map(|shape| Inputs::new(shape, &bench.device));
-    let run = |index: usize| {
-        let inputs = &inputs[index];
-        move || {
-            let _selection = inputs.run();
-        }
-    };
-    let [few, many] = timing::in_turn(bench.effort, &bench.device, run(0), run(1))?;
-    Ok(Some(Ratio {
-        what: "select in a pool of 2048x8, one query: time at N = 512K over time at N = 32K, in turn".into(),
-        value: timing::median(&many) / timing::median(&few),
-    }))
+    let mut ratios = Vec::new();
+    for pair in POOLED {
+        let [Some(few), Some(many)] = pair.map(find) else { continue };
+        let inputs = [few, many].map(|shape| Inputs::new(shape, &bench.device));
+        let run = |index: usize| {
+            let inputs = &inputs[index];
+            move || {
+                let _selection = inputs.run();
+            }
+        };
+        let [small, large] = timing::in_turn(bench.effort, &bench.device, run(0), run(1))?;
+        let pool = many.pool.map_or(String::new(), |pool| format!("a pool of {}x{}", pool.blocks, pool.size));
+        ratios.push(Ratio {
+            what: format!(
+                "select in {pool}, one query: time at N = {}K over time at N = {}K, in turn",
+                many.entries >> 10,
+                few.entries >> 10
+            ),
+            value: timing::median(&large) / timing::median(&small),
+        });
+    }
+    Ok(ratios)
 }
 
 #[cfg(test)]
@@ -210,9 +228,10 @@ mod tests {
         }
         let bench = Bench::new(Device::flex(), Effort { repetitions: 1, seconds: 0.0 });
         assert!(run(&bench, "tiny", &shape).unwrap().share().unwrap() > 0.0);
-        let mut cases = vec![(POOLED[0].to_owned(), shape)];
-        assert_eq!(growth(&bench, &cases).unwrap(), None);
-        cases.push((POOLED[1].to_owned(), Select { entries: 128, ..shape }));
-        assert!(growth(&bench, &cases).unwrap().unwrap().value > 0.0);
+        let mut cases = vec![(POOLED[1][0].to_owned(), shape)];
+        assert_eq!(growth(&bench, &cases).unwrap(), []);
+        cases.push((POOLED[1][1].to_owned(), Select { entries: 128, ..shape }));
+        let ratios = growth(&bench, &cases).unwrap();
+        assert!(ratios.len() == 1 && ratios[0].value > 0.0 && ratios[0].what.contains("a pool of 2x4"), "{ratios:?}");
     }
 }

@@ -54,7 +54,7 @@ enum Operator {
     Readout(ReadoutFlags),
     /// Index scores and Top-K
     #[command(
-        after_help = "Cases: whole (4096 queries, no pool), pool-32k and pool-512k (one query that searches a pool of 2048 blocks of 8).\n\nExamples:\n  csa2 bench select\n  csa2 bench select --case pool-32k --entries 131072"
+        after_help = "Cases: whole (4096 queries, no pool), pool-8k and pool-64k (one query that searches a pool of 256 blocks of 8), pool-32k and pool-512k (the same with 2048 blocks).\n\nExamples:\n  csa2 bench select\n  csa2 bench select --case pool-32k --entries 131072"
     )]
     Select(SelectFlags),
     /// The indexer's loss, forward and backward
