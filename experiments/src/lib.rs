@@ -5,6 +5,7 @@ pub mod backend;
 pub mod bench;
 pub mod commands;
 pub mod conform;
+pub mod geometry;
 pub mod plan;
 pub mod report;
 pub mod results;

@@ -196,12 +196,20 @@ impl Case {
     /// # Errors
     /// When the tensor is missing or has another type or shape.
     pub fn floats(&self, name: &str, dims: &[usize]) -> Result<Array, CaseError> {
-        let values = if name.starts_with("f64.") {
-            let bytes = self.view(name, Dtype::F64, dims)?.as_chunks().0;
-            bytes.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect()
-        } else {
-            self.singles(name, dims)?.values.into_iter().map(f64::from).collect()
-        };
+        if name.starts_with("f64.") {
+            return self.doubles(name, dims);
+        }
+        let values = self.singles(name, dims)?.values.into_iter().map(f64::from).collect();
+        Ok(Array { name: name.into(), dims: dims.into(), values })
+    }
+
+    /// f64 numbers of sizes `dims`.
+    ///
+    /// # Errors
+    /// When the tensor is missing or has another type or shape.
+    pub fn doubles(&self, name: &str, dims: &[usize]) -> Result<Array, CaseError> {
+        let bytes = self.view(name, Dtype::F64, dims)?.as_chunks().0;
+        let values = bytes.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect();
         Ok(Array { name: name.into(), dims: dims.into(), values })
     }
 

@@ -9,6 +9,8 @@ use csa2_model::config::ConfigError;
 use csa2_model::model::BuildError;
 use thiserror::Error;
 
+use crate::geometry::GeometryError;
+
 /// Why no case can be run.
 #[derive(Debug, Error)]
 pub enum ConformError {
@@ -118,6 +120,22 @@ pub enum CaseError {
     /// The device cannot be read.
     #[error("the device failed: {0}")]
     Read(#[from] TensorReadError),
+    /// A question of geometry that has no answer.
+    #[error("{what}: {error}")]
+    Geometry {
+        /// The tensor that it was asked of.
+        what: String,
+        /// Why.
+        error: GeometryError,
+    },
+    /// A question of geometry that a solver left open.
+    #[error("{what}: undecided: {reason}")]
+    Undecided {
+        /// The tensor that it was asked of, with the place.
+        what: String,
+        /// What was missing.
+        reason: String,
+    },
     /// A name that no family of cases has.
     #[error("no family of cases has a name like this; there are: {there}")]
     Unknown {
@@ -130,5 +148,11 @@ impl CaseError {
     /// A key that is wrong.
     pub fn key(key: impl Into<String>, wrong: impl Into<String>) -> Self {
         Self::Key { key: key.into(), wrong: wrong.into() }
+    }
+
+    /// What geometry says of the tensor `what`.
+    pub fn geometry(what: impl Into<String>) -> impl FnOnce(GeometryError) -> Self {
+        let what = what.into();
+        move |error| Self::Geometry { what, error }
     }
 }

@@ -10,6 +10,7 @@
 //! | `c_model` with quantizers | 1e-3; indices exactly where the margin allows |
 //! | `d`, `e` | exactly |
 //! | `h` | 1e-6; indices exactly |
+//! | `k` | 1e-9; distances and KL 1e-6; what a query reaches 1e-8; ranks exactly |
 
 /// What a difference is measured against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,3 +62,9 @@ pub const MODEL: Tolerance = close(1e-4);
 pub const QUANTIZED: Tolerance = close(1e-3);
 /// Components.
 pub const COMPONENT: Tolerance = close(1e-6);
+/// Probabilities, outputs, Jacobians and cosines of the geometry.
+pub const GEOMETRY: Tolerance = close(1e-9);
+/// Distances and divergences of the geometry.
+pub const DISTANCE: Tolerance = close(1e-6);
+/// How far the output of a query that was found may be from its target.
+pub const REACHED: Tolerance = close(1e-8);

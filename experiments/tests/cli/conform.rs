@@ -45,7 +45,9 @@ fn the_projects_golden_cases_pass() {
         assert!(!comparisons.is_empty() && comparisons.iter().all(|one| one["compared"].as_u64() > Some(0)), "{case}");
         assert_eq!((&case["not_run"], &case["not_compared"]), (&json!([]), &json!([])), "{case}");
     }
-    for prefix in ["a_", "b_attn_grad", "b_attn", "b_block", "c_trace", "c_model", "d_", "e_", "f_", "g_grad", "h_"] {
+    for prefix in
+        ["a_", "b_attn_grad", "b_attn", "b_block", "c_trace", "c_model", "d_", "e_", "f_", "g_grad", "h_", "k_"]
+    {
         assert!(cases(&json).iter().any(|case| case["family"] == prefix), "{prefix}");
     }
 
@@ -165,18 +167,16 @@ fn broken_cases_fail_by_name_and_the_others_run() {
 }
 
 #[test]
-fn geometry_is_not_run_and_alone_it_is_no_success() {
-    let lab = with(&["e_quant"]);
-    for ending in ["json", "safetensors"] {
-        lab.write(&format!("cases/k_angles.{ending}"), fs::read(goldens().join(format!("e_quant.{ending}"))).unwrap());
-    }
-    lab.write("cases/k_angles.json", "{}");
-    let out = lab.csa2(&["conform", "cases"]).fine().out;
-    assert!(out.contains("\nnot run: k_angles: csa2 has no geometry"), "{out}");
-    assert!(out.ends_with("\n1 passed, 0 failed, 1 not run\n"), "{out}");
-    let ran = lab.csa2(&["conform", "cases", "--only", "k_", "--json"]);
-    assert_eq!(ran.code, Some(1), "{ran:?}");
-    assert_eq!(ran.json()["cases"][0]["result"], "not run");
+fn geometry_of_an_unknown_kind_fails() {
+    let lab = with(&["k_angles", "k_hull_3"]);
+    lab.write("cases/k_angles.json", "{\"kind\": \"areas\"}");
+    let ran = lab.csa2(&["conform", "cases"]);
+    assert_eq!((ran.code, &ran.err[..]), (Some(1), ""), "{ran:?}");
+    let line = "\nk_angles: key `kind` is \"areas\"; there are: readout, hull, family, angles, max_probability\n";
+    assert!(ran.out.contains(line), "{}", ran.out);
+    assert!(ran.out.ends_with("\n1 passed, 1 failed, 0 not run\n"), "{}", ran.out);
+    let only = lab.csa2(&["conform", "cases", "--only", "k_h"]).fine().out;
+    assert!(only.ends_with("\n1 passed, 0 failed, 0 not run\n"), "{only}");
 }
 
 /// On a GPU the f32 comparisons run there; what is left to the CPU is said.
@@ -196,7 +196,9 @@ fn two_backends_conform() {
     assert_eq!((&json["failed"], &json["not_run"]), (&json!(0), &json!(0)));
     for case in cases(&json) {
         let on = |place: &str| case["comparisons"].as_array().unwrap().iter().filter(|one| one["on"] == place).count();
-        assert!(on("wgpu") > 0, "{case}");
+        // Geometry is plain Rust, whatever the backend.
+        let expected = if case["family"] == "k_" { "host" } else { "wgpu" };
+        assert!(on(expected) > 0 && (on("wgpu") == 0) == (expected == "host"), "{case}");
     }
     let text = lab.csa2(&["conform", arguments[1], "--backend", "wgpu", "--only", "a_"]).fine().out;
     assert!(text.contains("\non the CPU: a_sparse_attn_basic: f64.o, f64.dq, "), "{text}");

@@ -1,0 +1,167 @@
+//! Whether a point is in the convex hull of some points, how far outside it is, and what separates it.
+
+use faer::Mat;
+
+use super::entries::Entries;
+use super::error::{GeometryError, tolerance};
+use super::frame::Frame;
+use super::linalg::{norm, times, transpose_times};
+use super::nnls;
+
+/// How exactly questions about hulls are answered, relative to the hull's radius: its farthest point's distance from its mean. Where the
+/// points' own numbers are so large that rounding them is more than that, it counts in place of it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Precision {
+    /// Singular values below this share of the largest are none.
+    pub rank: f64,
+    /// A point nearer to the hull than this is in it; a functional that exceeds the point's by less than this supports it.
+    pub distance: f64,
+    /// An output nearer to the target than this has reached it.
+    pub reach: f64,
+}
+
+impl Precision {
+    /// What is used unless something else is asked for.
+    pub const DEFAULT: Self = Self { rank: 1e-12, distance: 1e-10, reach: 1e-11 };
+
+    pub(super) fn check(&self) -> Result<(), GeometryError> {
+        tolerance("relative tolerance of the rank", self.rank)?;
+        tolerance("relative tolerance of distances", self.distance)?;
+        tolerance("relative tolerance of what is reached", self.reach)
+    }
+}
+
+/// Where a point is.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Membership {
+    /// In the hull.
+    Inside {
+        /// A convex combination of the points, `[n]`, which is the point up to `distance`.
+        weights: Vec<f64>,
+        /// How far the combination is from the point.
+        distance: f64,
+    },
+    /// Outside.
+    Outside {
+        /// The nearest combination, `[n]`.
+        weights: Vec<f64>,
+        /// How far it is: no combination is nearer by more than the precision.
+        distance: f64,
+        /// Unit vector v, `[d]`, with `<v, c_j - u> <= -distance` for every j, up to the precision.
+        direction: Vec<f64>,
+    },
+    /// Neither could be shown.
+    Undecided {
+        /// The hull is at least so far away.
+        least: f64,
+        /// A point of the hull is so far away.
+        most: f64,
+    },
+}
+
+/// The convex hull of some points, prepared for questions.
+pub struct Hull {
+    pub(super) frame: Frame,
+    pub(super) precision: Precision,
+}
+
+impl Hull {
+    /// Decomposes the points once.
+    ///
+    /// # Errors
+    /// When a tolerance is not inside (0, 1), or the decomposition fails.
+    pub fn new(points: &Entries, precision: Precision) -> Result<Self, GeometryError> {
+        precision.check()?;
+        let frame = Frame::new(points, precision.rank)?;
+        Ok(Self { frame, precision })
+    }
+
+    /// Dimension of the affine hull.
+    pub fn rank(&self) -> usize {
+        self.frame.rank()
+    }
+
+    /// Distance of the farthest point from the mean.
+    pub fn radius(&self) -> f64 {
+        self.frame.radius * self.frame.unit()
+    }
+
+    /// What is no distance, in the frame's unit.
+    pub(super) fn near(&self) -> f64 {
+        (self.precision.distance * self.frame.radius).max(self.frame.grain)
+    }
+
+    /// How far from a target its output may be, in the frame's unit.
+    pub(super) fn reached(&self) -> f64 {
+        (self.precision.reach * self.frame.radius).max(self.frame.grain)
+    }
+
+    /// Where `u`, `[d]`, is.
+    ///
+    /// # Errors
+    /// When `u` is not of the points' width or not finite, or so far away that its distance cannot be told.
+    pub fn locate(&self, u: &[f64]) -> Result<Membership, GeometryError> {
+        let seen = self.frame.see("point", u)?;
+        let from = self.frame.from(&seen);
+        let weights = nearest(&self.frame.metric(&from));
+        Ok(self.judge(&from, weights))
+    }
+
+    /// What weights prove, checked on the points themselves, seen from the one in question.
+    fn judge(&self, from: &Mat<f64>, weights: Vec<f64>) -> Membership {
+        let unit = self.frame.unit();
+        let gap = transpose_times(from.as_ref(), &weights);
+        let most = norm(&gap);
+        if most <= self.near() {
+            return Membership::Inside { weights, distance: most * unit };
+        }
+        let direction: Vec<f64> = gap.iter().map(|value| -value / most).collect();
+        let least = -times(from.as_ref(), &direction).into_iter().fold(f64::NEG_INFINITY, f64::max);
+        // A distance beyond the radius is told to as many digits.
+        if most - least <= self.near().max(self.precision.distance * most) {
+            return Membership::Outside { weights, distance: most * unit, direction };
+        }
+        Membership::Undecided { least: least.max(0.0) * unit, most: most * unit }
+    }
+
+    /// The functional as a unit vector, with the largest `<v, c_j - u>`, if it supports the hull at u: that is 0 up to the precision, or
+    /// less, and the functional tells some of the hull from u. With all `<v, c_j - u>`, in the frame's unit.
+    pub(super) fn supports(&self, from: &Mat<f64>, functional: &[f64]) -> Option<Supporting> {
+        let size = norm(functional);
+        if !(size > 0.0 && size.is_finite()) {
+            return None;
+        }
+        let direction: Vec<f64> = functional.iter().map(|value| value / size).collect();
+        let values = times(from.as_ref(), &direction);
+        let lowest = values.iter().copied().fold(f64::INFINITY, f64::min);
+        let margin = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let fits = margin <= self.near() && margin <= -1e-3 * lowest && lowest < 0.0;
+        fits.then_some(Supporting { direction, values, margin })
+    }
+}
+
+/// A functional that supports a hull at a point u.
+pub(super) struct Supporting {
+    /// Unit vector v, `[d]`.
+    pub direction: Vec<f64>,
+    /// `<v, c_j - u>`, `[n]`, in the frame's unit.
+    pub values: Vec<f64>,
+    /// The largest of them.
+    pub margin: f64,
+}
+
+/// Weights, `[n]`, of the combination of the rows of `metric`, `[n, r]`, that is nearest to 0.
+///
+/// They are, up to their sum, the coefficients >= 0 with which the columns `(row_j, s)` come nearest to `(0, s)`, whatever s > 0 is.
+fn nearest(metric: &Mat<f64>) -> Vec<f64> {
+    let (n, r) = (metric.nrows(), metric.ncols());
+    let farthest = (0..n).map(|j| (0..r).map(|i| metric[(j, i)].powi(2)).sum::<f64>()).fold(0.0, f64::max).sqrt();
+    let s = if farthest > 0.0 { farthest } else { 1.0 };
+    let columns = Mat::from_fn(r + 1, n, |i, j| if i < r { metric[(j, i)] / s } else { 1.0 });
+    let mut goal = vec![0.0; r + 1];
+    goal[r] = 1.0;
+    let mut weights = nnls::solve(columns.as_ref(), &goal).x;
+    let sum: f64 = weights.iter().sum();
+    weights.iter_mut().for_each(|weight| *weight /= sum);
+    weights
+}

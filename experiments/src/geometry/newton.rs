@@ -1,0 +1,105 @@
+//! The convex problem behind "which query reaches u": `min log sum_j rho_j exp(<q, x_j>)`, where x_j are the points seen from u.
+//!
+//! Its gradient is the mean of the x_j, so the minimiser's mean is u. Damped Newton, in white coordinates.
+
+use faer::linalg::solvers::Solve;
+use faer::{Mat, MatRef, Side};
+
+use super::linalg::{dot, norm, times, transpose_times, weighted_gram};
+use super::readout::softmax;
+
+/// Most steps; quadratic convergence takes a handful, a target near the boundary some dozens.
+const STEPS: usize = 200;
+
+/// Where the minimisation ended.
+pub struct Minimum {
+    /// The query, `[r]`.
+    pub q: Vec<f64>,
+    /// Probabilities, `[n]`.
+    pub p: Vec<f64>,
+    /// Mean of the points under them, `[r]`: 0 at the minimum.
+    pub gradient: Vec<f64>,
+    /// Whether the query is a functional that separates the points from 0: then there is no minimum.
+    pub separates: bool,
+}
+
+struct Place {
+    q: Vec<f64>,
+    value: f64,
+    p: Vec<f64>,
+    gradient: Vec<f64>,
+    /// `<q, x_j>`, `[n]`.
+    tilts: Vec<f64>,
+}
+
+fn at(x: MatRef<'_, f64>, log_prior: &[f64], q: Vec<f64>) -> Place {
+    let tilts = times(x, &q);
+    let logits: Vec<f64> = tilts.iter().zip(log_prior).map(|(tilt, prior)| tilt + prior).collect();
+    let (p, value) = softmax(&logits);
+    let gradient = transpose_times(x, &p);
+    Place { q, value, p, gradient, tilts }
+}
+
+/// Minimises over the rows of `x`, `[n, r]` with r > 0, until `enough` says so or no step helps any more.
+pub fn minimise(x: MatRef<'_, f64>, log_prior: &[f64], enough: impl Fn(&[f64], &[f64]) -> bool) -> Minimum {
+    let r = x.ncols();
+    let (mut scratch, mut hessian) = (Mat::zeros(x.nrows(), r), Mat::zeros(r, r));
+    let mut here = at(x, log_prior, vec![0.0; r]);
+    let mut separates = false;
+    for _ in 0..STEPS {
+        separates = here.tilts.iter().all(|tilt| *tilt < 0.0);
+        if separates || enough(&here.p, &here.gradient) {
+            break;
+        }
+        weighted_gram(x, &here.p, &mut scratch, &mut hessian);
+        for j in 0..r {
+            for i in j..r {
+                hessian[(i, j)] -= here.gradient[i] * here.gradient[j];
+            }
+        }
+        let Some(next) = step(&hessian, &here).and_then(|step| search(x, log_prior, &here, &step)) else { break };
+        here = next;
+    }
+    Minimum { q: here.q, p: here.p, gradient: here.gradient, separates }
+}
+
+/// Newton's step; where probabilities underflow, the covariance loses rank, and a little of its trace is added until it has it.
+fn step(hessian: &Mat<f64>, here: &Place) -> Option<Vec<f64>> {
+    let r = hessian.nrows();
+    let largest = (0..r).map(|i| hessian[(i, i)]).fold(0.0, f64::max);
+    let mut added = 0.0;
+    for _ in 0..20 {
+        let damped = Mat::from_fn(r, r, |i, j| hessian[(i.max(j), i.min(j))] + if i == j { added } else { 0.0 });
+        if let Ok(factor) = damped.llt(Side::Lower) {
+            let step = factor.solve(Mat::from_fn(r, 1, |i, _| -here.gradient[i]));
+            let step = step.col_as_slice(0).to_vec();
+            if step.iter().all(|value| value.is_finite()) && dot(&step, &here.gradient) < 0.0 {
+                return Some(step);
+            }
+        }
+        added = if added == 0.0 { 1e-15 * largest } else { added * 10.0 };
+        if added == 0.0 {
+            return None;
+        }
+    }
+    None
+}
+
+/// The first of the step, half of it, a quarter, ... that makes the value smaller by a share of what the slope promises; where the
+/// value's last digit is too coarse to tell, one that makes the gradient smaller.
+fn search(x: MatRef<'_, f64>, log_prior: &[f64], here: &Place, step: &[f64]) -> Option<Place> {
+    let slope = dot(step, &here.gradient);
+    let grain = 4.0 * f64::EPSILON * here.value.abs().max(1.0);
+    let mut size = 1.0;
+    for _ in 0..50 {
+        let q: Vec<f64> = here.q.iter().zip(step).map(|(q, step)| q + size * step).collect();
+        let there = at(x, log_prior, q);
+        let falls = there.value < here.value + 1e-4 * size * slope - grain;
+        let level = (there.value - here.value).abs() <= grain && norm(&there.gradient) < norm(&here.gradient);
+        if there.value.is_finite() && (falls || level) {
+            return Some(there);
+        }
+        size *= 0.5;
+    }
+    None
+}
