@@ -6,19 +6,17 @@ use burn::tensor::{DType, Device, Int, Tensor, TensorData, TensorReadError};
 use csa2_model::attention::{Context, IndexLoss};
 use csa2_model::config::ModelConfig;
 use csa2_model::model::{Model, ModelOutput};
+use rand::Rng;
 
 use crate::losses::Targets;
-use crate::recall::Recall;
+use crate::random;
+use crate::recall::{self, Recall};
 use crate::tasks::{Batch, Metric, Task};
-
-/// Selections are measured on sequences of at most that many pairs of a token and an entry.
-const MEASURED: usize = 1 << 22;
 
 /// The context of an evaluation of sequences of `seq` tokens: sparse, quantized where the model is, with selections recorded where they
 /// are not too large, and the indexers' losses measured where their kind is given.
 pub fn measuring(config: &ModelConfig, seq: usize, kind: Option<IndexLoss>, device: &Device) -> Context {
-    let pairs = config.layers.layers().iter().filter(|layer| layer.ratio > 0).map(|layer| seq * (seq / layer.ratio));
-    let measured = pairs.max().unwrap_or(0) <= MEASURED;
+    let measured = recall::pairs(&config.layers, seq) <= recall::MOST_PAIRS;
     Context::new(config, seq, DType::F32, device).with_lessons(kind).with_selections(measured)
 }
 
@@ -139,10 +137,86 @@ pub fn evaluate(
     rows: usize,
     device: &Device,
 ) -> Result<BTreeMap<String, f64>, TensorReadError> {
+    let batches = (0..task.eval_batches(rows)).map(|index| task.eval_batch(index, rows));
+    evaluate_on(model, task, cx, batches, device)
+}
+
+/// Runs `batches` of the task's sequences.
+///
+/// # Errors
+/// When the device cannot be read.
+pub fn evaluate_on(
+    model: &Model,
+    task: &dyn Task,
+    cx: &Context,
+    batches: impl Iterator<Item = Batch>,
+    device: &Device,
+) -> Result<BTreeMap<String, f64>, TensorReadError> {
     let mut tally = Tally::new(task);
-    for index in 0..task.eval_batches(rows) {
-        let batch = task.eval_batch(index, rows);
+    for batch in batches {
         tally.add(&batch, &model.forward(tokens(&batch, device), cx))?;
     }
     Ok(tally.values())
+}
+
+/// `sequences` training sequences that no run is trained on: of a stream of their own, named by `seed`, at most `rows` a batch.
+/// (A task on text draws them from the training files, so their bytes may well have been trained on.)
+pub fn calibration<'a>(
+    task: &'a dyn Task,
+    seed: u64,
+    sequences: usize,
+    rows: usize,
+) -> impl Iterator<Item = Batch> + 'a {
+    let own = random::stream(seed, random::CALIBRATION, 0).next_u64();
+    let rows = rows.max(1);
+    (0..sequences.div_ceil(rows))
+        .map(move |index| task.train_batch(own, index as u64, rows.min(sequences - index * rows)))
+}
+
+/// `sequences` different sequences of the evaluation set, drawn by `seed`, in ascending order, at most `rows` a batch.
+pub fn sample<'a>(task: &'a dyn Task, seed: u64, sequences: usize, rows: usize) -> impl Iterator<Item = Batch> + 'a {
+    let mut rng = random::stream(seed, random::SAMPLE, 0);
+    let drawn = random::subset(&mut rng, task.eval_sequences(), sequences);
+    let batches: Vec<Vec<usize>> = drawn.chunks(rows.max(1)).map(<[usize]>::to_vec).collect();
+    batches.into_iter().map(move |numbers| Batch::joined(numbers.into_iter().map(|number| task.eval_batch(number, 1))))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::tasks::MqarConfig;
+
+    #[test]
+    fn calibration_is_no_training_batch_and_does_not_depend_on_its_last_rows() {
+        let task = MqarConfig::default().build(Path::new("")).unwrap();
+        let batches = |sequences, rows| calibration(&task, 3, sequences, rows).collect::<Vec<_>>();
+        let rows: Vec<usize> = batches(10, 4).iter().map(|batch| batch.rows).collect();
+        assert_eq!(rows, [4, 4, 2]);
+        assert_eq!(batches(8, 4)[..], batches(10, 4)[..2]);
+        assert_ne!(batches(4, 4)[0], task.train_batch(3, 0, 4));
+        let other = calibration(&task, 4, 4, 4).next().unwrap();
+        assert_ne!(batches(4, 4)[0], other);
+    }
+
+    #[test]
+    fn a_sample_has_every_sequence_once() {
+        let config = MqarConfig { eval_sequences: 9, ..MqarConfig::default() };
+        let task = config.build(Path::new("")).unwrap();
+        let whole = task.eval_batch(0, 9);
+        let joined = Batch::joined(sample(&task, 1, 9, 4));
+        assert_eq!(joined, whole);
+        let len = task.seq_len();
+        let sequences = |seed| {
+            let batches: Vec<Batch> = sample(&task, seed, 5, 2).collect();
+            assert_eq!(batches.iter().map(|batch| batch.rows).collect::<Vec<_>>(), [2, 2, 1]);
+            let place = |row: &[i32]| whole.tokens.chunks(len).position(|known| known == row).unwrap();
+            batches.iter().flat_map(|batch| batch.tokens.chunks(len).map(place).collect::<Vec<_>>()).collect::<Vec<_>>()
+        };
+        for seed in [0, 1] {
+            assert!(sequences(seed).is_sorted_by(|a, b| a < b), "{:?}", sequences(seed));
+        }
+        assert_ne!(sequences(0), sequences(1));
+    }
 }

@@ -10,6 +10,7 @@ pub mod indexers;
 pub mod losses;
 pub mod metrics;
 pub mod optimizer;
+pub mod overlap;
 pub mod prefetch;
 pub mod random;
 pub mod recall;

@@ -15,6 +15,10 @@ pub const TRAIN: &str = "train";
 pub const EVALUATION: &str = "evaluation";
 /// Initial parameters; the index tells layers or tensors apart.
 pub const INITIALISATION: &str = "initialisation";
+/// The seed of sequences that a finished model is measured on to choose between changes of it.
+pub const CALIBRATION: &str = "calibration";
+/// Which sequences of the evaluation set are looked at, where not all are.
+pub const SAMPLE: &str = "sample";
 /// Dropout; the index is the step.
 pub const DROPOUT: &str = "dropout";
 

@@ -4,6 +4,16 @@ use std::collections::BTreeMap;
 
 use burn::tensor::{Tensor, TensorReadError};
 use csa2_model::attention::SelectionTrace;
+use csa2_model::mix::LayerPlan;
+
+/// Selections are measured on sequences of at most that many pairs of a token and an entry.
+pub const MOST_PAIRS: usize = 1 << 22;
+
+/// Pairs of a token and an entry in a sequence of `seq` tokens, in the layer that has most.
+pub fn pairs(plan: &LayerPlan, seq: usize) -> usize {
+    let of_layers = plan.layers().iter().filter(|layer| layer.ratio > 0).map(|layer| seq * (seq / layer.ratio));
+    of_layers.max().unwrap_or(0)
+}
 
 /// Sums over the queries that have a choice: those that see more entries than a selection holds.
 #[derive(Clone, Debug, Default)]
@@ -40,13 +50,13 @@ fn share(wanted: &[usize], listed: &[bool]) -> f64 {
 }
 
 /// Which of `count` entries a row lists.
-fn marks(row: &[i32], count: usize) -> Vec<bool> {
+pub(crate) fn marks(row: &[i32], count: usize) -> Vec<bool> {
     let mut listed = vec![false; count];
     row.iter().filter_map(|&entry| usize::try_from(entry).ok()).filter(|&e| e < count).for_each(|e| listed[e] = true);
     listed
 }
 
-fn integers(tensor: Tensor<3, burn::tensor::Int>) -> Result<Vec<i32>, TensorReadError> {
+pub(crate) fn integers(tensor: Tensor<3, burn::tensor::Int>) -> Result<Vec<i32>, TensorReadError> {
     Ok(tensor.try_into_data()?.convert::<i32>().iter().collect())
 }
 

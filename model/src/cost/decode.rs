@@ -64,7 +64,7 @@ impl DecodeFlops {
             + active.router
             + active.hyper_connections;
         let layers = config.layers.layers();
-        let scored: f64 = layers.iter().map(|layer| scored_entries(config, layer, context)).sum();
+        let scored = all_scored_entries(config, context);
         let read: f64 = layers.iter().map(|layer| read_entries(config, layer, context)).sum();
         let index_channels = config.index_heads as f64 * config.index_dim as f64;
         let channels = config.heads as f64 * config.head_dim as f64;
@@ -104,6 +104,11 @@ impl DecodeFlops {
 /// Compressed entries that the newest token sees; none where the layer has no content.
 fn visible_entries(layer: &PlannedLayer, context: u64) -> u64 {
     if layer.ratio == 0 { 0 } else { context / layer.ratio as u64 }
+}
+
+/// Entries that all indexers score.
+pub(super) fn all_scored_entries(config: &ModelConfig, context: u64) -> f64 {
+    config.layers.layers().iter().map(|layer| scored_entries(config, layer, context)).sum()
 }
 
 /// Entries that the layer's own indexer scores. The pool's builder scores all; a layer that searches in a pool, the pool.
@@ -169,6 +174,10 @@ mod tests {
         same(flops("full+pool reindex*2", 1000).index_scoring, 2 * SCORE * (1000 + 2 * 16));
         same(flops("full+pool reindex*2", 10).index_scoring, 2 * SCORE * 30);
         same(flops("full+pool full reindex", 1000).index_scoring, 2 * SCORE * 3000);
+        let mut config =
+            ModelConfig { layers: "full+pool reindex*2".parse().unwrap(), ..ModelConfig::small().unwrap() };
+        config.pool = Some(PoolConfig { blocks: 4, block_size: 4 });
+        same(Cost::of(&config).unwrap().scored_entries(1000), 1000 + 2 * 16);
     }
 
     #[test]

@@ -72,6 +72,11 @@ impl Cost {
     pub fn decode_flops(&self, context: u64) -> DecodeFlops {
         DecodeFlops::of(&self.config, &self.active, context)
     }
+
+    /// Entries that all indexers together score to decode one token that sees `context` tokens, itself included.
+    pub fn scored_entries(&self, context: u64) -> f64 {
+        decode::all_scored_entries(&self.config, context)
+    }
 }
 
 #[cfg(test)]

@@ -71,6 +71,36 @@ impl LayerPlan {
         self.layers.iter().filter(|reader| reader.address_from == Some(layer)).map(|reader| reader.index).collect()
     }
 
+    /// The layers that choose entries of their own: `full` and `reindex`.
+    pub fn selecting(&self) -> impl Iterator<Item = &PlannedLayer> {
+        self.layers.iter().filter(|layer| layer.mode.has_indexer())
+    }
+
+    /// The plan with layer `layer` in another mode; layers above it that read what it owned then read what is nearest below
+    /// them. A mode with a ratio of its own keeps the ratio that the layer has, one without a pool loses the pool.
+    ///
+    /// # Errors
+    /// When the changed mix is none: a reader has nothing left to read, or entries of another ratio.
+    ///
+    /// # Panics
+    /// When there is no layer `layer`.
+    pub fn with_mode(&self, layer: usize, mode: Mode) -> Result<Self, MixError> {
+        let mut specs: Vec<LayerSpec> = self.specs().collect();
+        let was = &self.layers[layer];
+        let ratio = if mode.takes_ratio() { was.ratio.max(1) } else { 0 };
+        specs[layer] = LayerSpec { mode, ratio, pool: was.builds_pool && mode == Mode::Full };
+        Self::from_specs(&specs)
+    }
+
+    /// What the language says of each layer.
+    fn specs(&self) -> impl Iterator<Item = LayerSpec> {
+        self.layers.iter().map(|layer| LayerSpec {
+            mode: layer.mode,
+            ratio: if layer.mode.takes_ratio() { layer.ratio } else { 0 },
+            pool: layer.builds_pool,
+        })
+    }
+
     /// Where the decoder of the Causal Encoder-Decoder view begins: the last `full` layer.
     pub fn decoder_start(&self) -> Option<usize> {
         self.layers.iter().rev().find(|layer| layer.mode == Mode::Full).map(|layer| layer.index)
@@ -158,12 +188,7 @@ impl FromStr for LayerPlan {
 
 impl fmt::Display for LayerPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let specs = self.layers.iter().map(|layer| LayerSpec {
-            mode: layer.mode,
-            ratio: if layer.mode.takes_ratio() { layer.ratio } else { 0 },
-            pool: layer.builds_pool,
-        });
-        print::print(specs, f)
+        print::print(self.specs(), f)
     }
 }
 
@@ -252,6 +277,27 @@ mod tests {
             "layer 2 (`stale`) has ratio 1 but reads the address of layer 1, whose ratio is 2: \
              entry numbers would mean other positions; write `stale@2`"
         );
+    }
+
+    #[test]
+    fn a_layer_in_another_mode_is_the_mix_written_so() {
+        for (mix, layer, mode, expected) in [
+            ("swa full@2 reuse full+pool reindex", 3, Mode::Reuse, "swa full@2 reuse*2 reindex"),
+            ("full reindex reuse", 1, Mode::Reuse, "full reuse*2"),
+            ("full@4 full@2 reuse", 1, Mode::Reindex, "full@4 reindex reuse"),
+            ("full@4 reuse", 1, Mode::Stale, "full@4 stale@4"),
+            ("swa full+pool reindex", 0, Mode::Full, "full full+pool reindex"),
+        ] {
+            assert_eq!(plan(mix).with_mode(layer, mode).unwrap(), plan(expected), "{mix}");
+        }
+        assert_eq!(
+            plan("full full reuse").with_mode(0, Mode::Reuse),
+            Err(MixError::NoContent { layer: 0, mode: Mode::Reuse })
+        );
+        let ratio = plan("full full@2 stale@2").with_mode(1, Mode::Reuse).unwrap_err();
+        assert!(matches!(ratio, MixError::StaleRatio { layer: 2, .. }), "{ratio}");
+        let selecting: Vec<usize> = plan("swa full reuse reindex").selecting().map(|layer| layer.index).collect();
+        assert_eq!(selecting, [1, 3]);
     }
 
     #[test]

@@ -61,6 +61,14 @@ pub enum RunError {
         /// The layers that it holds.
         layers: Vec<usize>,
     },
+    /// A weight is not a number.
+    #[error("{}: {message}; a run that diverged has nothing to measure", path.display())]
+    NotFinite {
+        /// The file of the weights.
+        path: PathBuf,
+        /// The weight.
+        message: String,
+    },
     /// The checkpoint cannot be used.
     #[error(transparent)]
     Store(StoreError),

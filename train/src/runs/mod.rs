@@ -9,6 +9,7 @@ mod error;
 mod export;
 mod import;
 mod origin;
+mod weights;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -29,6 +30,7 @@ pub use error::RunError;
 pub use export::{ExportError, Exported, export};
 pub use import::{ImportError, ImportOptions, Imported, import};
 pub use origin::{ImportedConfig, Origin, OriginKind};
+pub use weights::{ReuseError, RunWeights};
 
 /// A run on disk.
 #[derive(Debug)]

@@ -40,6 +40,25 @@ impl Row {
 }
 
 impl Batch {
+    /// The sequences of several batches of equal length, one after the other.
+    ///
+    /// # Panics
+    /// When the lengths differ.
+    pub fn joined(batches: impl Iterator<Item = Self>) -> Self {
+        let empty = Self { rows: 0, len: 0, tokens: vec![], targets: vec![], hint_targets: None, tags: vec![] };
+        batches.fold(empty, |mut all, batch| {
+            assert!(all.rows == 0 || all.len == batch.len, "sequences of one task are equally long");
+            (all.rows, all.len) = (all.rows + batch.rows, batch.len);
+            all.tokens.extend(batch.tokens);
+            all.targets.extend(batch.targets);
+            all.tags.extend(batch.tags);
+            if let Some(hints) = batch.hint_targets {
+                all.hint_targets.get_or_insert_default().extend(hints);
+            }
+            all
+        })
+    }
+
     /// Puts sequences of `len` tokens together.
     pub(super) fn from_rows(len: usize, rows: impl Iterator<Item = Row>) -> Self {
         let mut batch = Self { rows: 0, len, tokens: vec![], targets: vec![], hint_targets: None, tags: vec![] };
