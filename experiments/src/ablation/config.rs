@@ -32,7 +32,7 @@
 //! model.pool = { blocks = 4, block_size = 2 }
 //! ```
 
-mod check;
+pub(crate) mod check;
 mod posttrain;
 mod stages;
 

@@ -1,8 +1,8 @@
 //! Ablations: what is compared, and running it to the end.
 
-mod config;
-mod progress;
-mod record;
+pub(crate) mod config;
+pub(crate) mod progress;
+pub(crate) mod record;
 mod runner;
 mod searched;
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Telling how far an ablation is: a bar on a terminal, plain lines elsewhere.
+//! Telling how far runs or measurements are: a bar on a terminal, plain lines elsewhere.
 
 use std::io::IsTerminal;
 use std::sync::Mutex;
@@ -12,11 +12,11 @@ use crate::say::say;
 /// Seconds between two plain lines.
 const PLAIN_INTERVAL: Duration = Duration::from_secs(15);
 
-/// Progress over all runs together, counted in training tokens.
+/// Progress over all runs or measurements together, counted in tokens.
 pub struct Progress {
     bar: Option<ProgressBar>,
     started: Instant,
-    total: u64,
+    total: AtomicU64,
     /// Tokens of runs that were there before.
     before: u64,
     done: AtomicU64,
@@ -35,10 +35,20 @@ impl Progress {
             bar
         });
         let now = Instant::now();
-        Self { bar, started: now, total, before, done: AtomicU64::new(before), last_line: Mutex::new(now) }
+        let (total, done) = (AtomicU64::new(total), AtomicU64::new(before));
+        Self { bar, started: now, total, before, done, last_line: Mutex::new(now) }
     }
 
-    /// Adds `tokens` just trained.
+    /// Says how many tokens there are besides those done, where that turns out to be another number than expected.
+    pub fn left(&self, tokens: u64) {
+        let total = self.done.load(Ordering::Relaxed) + tokens;
+        self.total.store(total, Ordering::Relaxed);
+        if let Some(bar) = &self.bar {
+            bar.set_length(total);
+        }
+    }
+
+    /// Adds `tokens` just trained or measured.
     pub fn add(&self, tokens: u64) {
         let done = self.done.fetch_add(tokens, Ordering::Relaxed) + tokens;
         if let Some(bar) = &self.bar {
@@ -48,7 +58,7 @@ impl Progress {
             && last.elapsed() >= PLAIN_INTERVAL
         {
             *last = Instant::now();
-            let percent = 100.0 * done as f64 / self.total.max(1) as f64;
+            let percent = 100.0 * done as f64 / self.total.load(Ordering::Relaxed).max(1) as f64;
             say(&format!("{percent:>3.0}%  {}", self.state(done)));
         }
     }
@@ -71,7 +81,7 @@ impl Progress {
     fn state(&self, done: u64) -> String {
         let seconds = self.started.elapsed().as_secs_f64();
         let rate = done.saturating_sub(self.before) as f64 / seconds.max(1e-3);
-        let left = (self.total.saturating_sub(done)) as f64 / rate.max(1e-3);
+        let left = (self.total.load(Ordering::Relaxed).saturating_sub(done)) as f64 / rate.max(1e-3);
         format!("{} tokens/s, {} left", thousands(rate), duration(left))
     }
 }

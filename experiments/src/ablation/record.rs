@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use csa2_train::tasks::Metric;
+use csa2_train::tasks::{Metric, Task};
 
 use super::{AblationConfig, Variant, searched};
 use crate::results::{AblationRecord, CostRecord, MetricRecord, SCHEMA, VariantRecord};
@@ -54,7 +54,7 @@ pub fn record(config: &AblationConfig, hashes: &[String], command: String) -> Ab
             .collect(),
         seeds: section.seeds.clone(),
         budget_tokens: first.run.train.tokens,
-        metric: metric(first),
+        metric: metric(&*first.task),
         evaluations: config.evaluations.clone(),
         command: Some(command),
         notes,
@@ -73,13 +73,14 @@ pub fn pointless_pool(variant: &Variant) -> Option<String> {
     })
 }
 
-fn metric(variant: &Variant) -> MetricRecord {
-    let metric = variant.task.metric();
+/// How a task is judged, for the report.
+pub fn metric(task: &dyn Task) -> MetricRecord {
+    let metric = task.metric();
     let plain = match metric {
         Metric::Accuracy => "accuracy",
         Metric::BitsPerByte => "bits per byte",
     };
-    let (name, label) = match variant.task.metric_tag() {
+    let (name, label) = match task.metric_tag() {
         Some(tag) => (format!("{}/{tag}", metric.name()), format!("{plain}, {tag}")),
         None => (metric.name().to_string(), plain.to_string()),
     };

@@ -21,6 +21,7 @@ use super::record::record;
 use super::searched;
 use super::{AblationConfig, Variant};
 use crate::bench::BenchError;
+use crate::folders::FolderError;
 use crate::results::{
     ResultsError, RunSummary, SCHEMA, Status, ablation_path, read_summary, run_dir, summary_path, write_json,
 };
@@ -85,24 +86,9 @@ pub enum RunnerError {
         /// What changed.
         changes: Vec<String>,
     },
-    /// Another process runs the same ablation.
-    #[error("{}: another csa2 is running this ablation; wait for it or give another --out", path.display())]
-    Busy {
-        /// The folder.
-        path: PathBuf,
-    },
-    /// The folder holds something else.
-    #[error("{}: is not empty and holds no ablation; give another --out", path.display())]
-    Foreign {
-        /// The folder.
-        path: PathBuf,
-    },
-    /// The place is no folder.
-    #[error("{}: is no folder; give another --out", path.display())]
-    NoFolder {
-        /// The place.
-        path: PathBuf,
-    },
+    /// The folder cannot be used.
+    #[error(transparent)]
+    Folder(#[from] FolderError),
     /// Results cannot be moved out of the way.
     #[error("{}: cannot be moved aside: {source}; move it yourself, or give another --out", path.display())]
     Aside {

@@ -7,9 +7,11 @@ mod conform;
 mod eval;
 mod export;
 mod import;
+mod overlap;
 mod plan;
 mod posttrain;
 mod report;
+mod search;
 mod transfer;
 
 use std::process::ExitCode;
@@ -40,6 +42,10 @@ enum Command {
     Posttrain(posttrain::Args),
     /// Measure a run on the evaluation set of its task, or of another
     Eval(eval::Args),
+    /// Find the layers of a run that can go without content or address of their own, without training
+    Search(search::Args),
+    /// Compare what the layers of a run select
+    Overlap(overlap::Args),
     /// Show what a mix is and costs, before anything is trained
     Plan(plan::Args),
     /// Rebuild the report of an ablation, or join several
@@ -65,6 +71,8 @@ pub fn main(cli: &Cli) -> ExitCode {
         Command::Ablate(args) => ablate::run(args),
         Command::Posttrain(args) => posttrain::run(args),
         Command::Eval(args) => eval::run(args),
+        Command::Search(args) => search::run(args),
+        Command::Overlap(args) => overlap::run(args),
         Command::Plan(args) => plan::run(args),
         Command::Report(args) => report::run(args),
         Command::Bench(args) => bench::run(args),
@@ -102,6 +110,21 @@ fn print(text: &str) -> Result<(), Failure> {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(format!("standard output: {error}").into()),
         _ => Ok(()),
     }
+}
+
+/// A path as a shell takes it: in quotes where it holds more than plain characters.
+fn quoted(path: &std::path::Path) -> String {
+    let text = path.display().to_string();
+    let plain = |c: char| c.is_alphanumeric() || "/._-+=,@".contains(c);
+    if !text.is_empty() && text.chars().all(plain) { text } else { format!("'{}'", text.replace('\'', "'\\''")) }
+}
+
+/// Refuses vectors of a run's model that the backend's operators cannot hold.
+fn holds(backend: crate::backend::Backend, model: &csa2_model::config::ModelConfig) -> Result<(), Failure> {
+    for (key, channels) in [("head_dim", model.head_dim), ("index_dim", model.index_dim)] {
+        backend.holds(&format!("the run's `model.{key} = {channels}`"), channels)?;
+    }
+    Ok(())
 }
 
 /// Width of the terminal in columns, or what a page holds where there is none.

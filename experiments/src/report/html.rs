@@ -16,20 +16,38 @@ pub fn page(ablations: &[Ablation]) -> Result<String, ReportError> {
     let analyses: Vec<Analysis> = ablations.iter().map(Analysis::new).collect();
     let styles = looks(ablations);
     let title = page_title(ablations);
-    let mut body =
-        format!("<header>\n<p class=\"kicker\">csa2 · ablation report</p>\n<h1>{}</h1>\n</header>\n", escape(&title));
+    let mut body = header("ablation report", &title);
     if analyses.len() > 1 {
         body.push_str(&overview(&analyses, &styles)?);
     }
     for (index, analysis) in analyses.iter().enumerate() {
         body.push_str(&section(index, analysis, &styles, analyses.len() > 1)?);
     }
-    Ok(format!(
+    Ok(document(&title, &body))
+}
+
+/// A whole page that needs nothing beside itself; `body` is HTML.
+pub fn document(title: &str, body: &str) -> String {
+    format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <title>{}</title>\n<style>\n{STYLE_SHEET}</style>\n</head>\n<body>\n<main>\n{body}</main>\n</body>\n</html>\n",
-        escape(&title)
-    ))
+        escape(title)
+    )
+}
+
+/// What stands at the top of a page.
+pub fn header(kind: &str, title: &str) -> String {
+    format!("<header>\n<p class=\"kicker\">csa2 · {kind}</p>\n<h1>{}</h1>\n</header>\n", escape(title))
+}
+
+/// Facts side by side, each a term and its text.
+pub fn fact_list(facts: &[(&str, String)]) -> String {
+    let mut out = String::from("<dl class=\"facts\">\n");
+    for (term, text) in facts {
+        out.push_str(&format!("<div><dt>{term}</dt><dd>{}</dd></div>\n", escape(text)));
+    }
+    out + "</dl>\n"
 }
 
 fn page_title(ablations: &[Ablation]) -> String {
@@ -154,12 +172,7 @@ fn facts(analysis: &Analysis) -> String {
         ("Seeds", seeds.join(", ")),
         ("Baseline", record.baseline.clone()),
     ];
-    let mut out = String::from("<dl class=\"facts\">\n");
-    for (term, text) in facts {
-        out.push_str(&format!("<div><dt>{term}</dt><dd>{}</dd></div>\n", escape(&text)));
-    }
-    out.push_str("</dl>\n");
-    out
+    fact_list(&facts)
 }
 
 #[cfg(test)]

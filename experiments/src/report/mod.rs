@@ -17,6 +17,8 @@ mod joint;
 mod json;
 mod matrix;
 mod method;
+mod overlap;
+mod search;
 mod table;
 mod terminal;
 #[cfg(test)]
@@ -37,7 +39,10 @@ use crate::results::{
     read_ablation, read_metrics, read_summary, run_dir, summary_path, write_atomic,
 };
 
+pub use format::csv as csv_field;
 pub use json::render as render_json;
+pub use overlap::{table as overlap_table, write as write_overlap};
+pub use search::{table as search_table, write as write_search};
 pub use terminal::terminal_table;
 
 /// An ablation with everything that its runs left on disk.

@@ -102,14 +102,15 @@ fn joint(analyses: &[Analysis], width: u16) -> String {
     format!("All ablations\n{}", print(table, width))
 }
 
-fn new_table() -> Table {
+/// An empty table in the style of all.
+pub fn new_table() -> Table {
     let mut table = Table::new();
     table.load_style(presets::UTF8_HORIZONTAL_ONLY.row_separator(LineStyle::none()));
     table
 }
 
 /// Cells of a row: the first `left` aligned to the left, the others to the right.
-fn cells(texts: &[String], left: usize) -> Vec<Cell> {
+pub fn cells(texts: &[String], left: usize) -> Vec<Cell> {
     let alignment = |index| {
         if index < left { CellAlignment::Left } else { CellAlignment::Right }
     };
@@ -118,7 +119,7 @@ fn cells(texts: &[String], left: usize) -> Vec<Cell> {
 }
 
 /// Cells of the titles: in columns of numbers, long titles take two lines.
-fn title_cells(titles: &[String], left: usize) -> Vec<Cell> {
+pub fn title_cells(titles: &[String], left: usize) -> Vec<Cell> {
     let broken = |title: &str| title.replacen(" to ", " to\n", 1).replacen(" at ", "\nat ", 1).replacen('/', "/\n", 1);
     let cell = |(index, title): (usize, &String)| {
         let title = format::terminal(title);
@@ -132,7 +133,7 @@ fn fits(table: &Table, width: u16) -> bool {
 }
 
 /// The table with a last newline; cells are broken over lines where it does not fit otherwise.
-fn print(mut table: Table, width: u16) -> String {
+pub fn print(mut table: Table, width: u16) -> String {
     if !fits(&table, width) {
         table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
     }

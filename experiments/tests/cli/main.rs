@@ -9,7 +9,9 @@ mod eval;
 mod folders;
 mod interruption;
 mod output;
+mod overlap;
 mod posttrain;
+mod search;
 mod streams;
 mod transfer;
 #[cfg(feature = "wgpu")]

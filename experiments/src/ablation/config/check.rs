@@ -59,7 +59,7 @@ pub(super) fn seeds(key: &str, seeds: &[u64]) -> Result<(), String> {
 const RESERVED: [&str; 5] = ["ablation.json", "report.html", "table.md", "table.csv", "matrix.csv"];
 
 /// Names become folders.
-pub(super) fn name(what: &str, name: &str) -> Result<(), String> {
+pub(crate) fn name(what: &str, name: &str) -> Result<(), String> {
     let fine = |c: char| c.is_alphanumeric() || " -_.,+@*=()".contains(c);
     let plain = !name.starts_with([' ', '.', '-']) && !name.ends_with([' ', '.']);
     if !name.is_empty() && name.len() <= 80 && plain && name.chars().all(fine) {

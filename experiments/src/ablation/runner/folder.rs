@@ -1,29 +1,30 @@
 //! The ablation's folder: whether it may be used, and by one process at a time.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use csa2_train::files::{FileError, PARTIAL, make_folder, remove_partial};
+use csa2_train::files::remove_partial;
 
 use super::{RunnerError, RunnerOptions};
+use crate::folders::{check_free, lock};
 use crate::results::{AblationRecord, ablation_path, read_ablation};
 use crate::say::say;
 
-/// File whose lock says that a process works in the folder.
-const LOCK: &str = ".lock";
+/// What the folder holds.
+const WHAT: &str = "ablation";
 
 /// Makes or takes up the folder, and keeps other processes out while the result lives.
 pub fn open(options: &RunnerOptions, new: &AblationRecord) -> Result<File, RunnerError> {
     let out = &options.out;
     let known = ablation_path(out).exists();
     if !known {
-        check_free(out)?;
+        check_free(out, WHAT)?;
     }
-    let lock = lock(out)?;
+    let held = lock(out, WHAT)?;
     if known && options.fresh {
         move_aside(out)?;
-        return self::lock(out);
+        return Ok(lock(out, WHAT)?);
     }
     if known {
         let old = read_ablation(&ablation_path(out)).map_err(RunnerError::Record)?;
@@ -33,36 +34,7 @@ pub fn open(options: &RunnerOptions, new: &AblationRecord) -> Result<File, Runne
         }
     }
     remove_partial(out);
-    Ok(lock)
-}
-
-/// Refuses a place that holds something else than an ablation. What a writer leaves that is killed before its first whole
-/// file counts as nothing.
-fn check_free(out: &Path) -> Result<(), RunnerError> {
-    if !out.exists() {
-        return Ok(());
-    }
-    if !out.is_dir() {
-        return Err(RunnerError::NoFolder { path: out.to_path_buf() });
-    }
-    let ours = |name: &str| name == LOCK || name.starts_with(PARTIAL);
-    let mut entries = fs::read_dir(out).map_err(|source| FileError::reading(out, source))?.flatten();
-    if entries.any(|entry| !ours(&entry.file_name().to_string_lossy())) {
-        return Err(RunnerError::Foreign { path: out.to_path_buf() });
-    }
-    Ok(())
-}
-
-fn lock(out: &Path) -> Result<File, RunnerError> {
-    make_folder(out)?;
-    let path = out.join(LOCK);
-    let lock =
-        OpenOptions::new().append(true).create(true).open(&path).map_err(|source| FileError::writing(&path, source))?;
-    match lock.try_lock() {
-        Ok(()) => Ok(lock),
-        Err(TryLockError::WouldBlock) => Err(RunnerError::Busy { path: out.to_path_buf() }),
-        Err(TryLockError::Error(source)) => Err(FileError::writing(&path, source).into()),
-    }
+    Ok(held)
 }
 
 /// What differs from the results on disk. New variants and seeds may join, and what only the report shows may change.

@@ -6,6 +6,7 @@
 mod axis;
 mod cost;
 mod curves;
+mod heat;
 mod labels;
 mod layers;
 mod learning;
@@ -13,13 +14,16 @@ mod plot;
 mod pools;
 mod rows;
 mod tags;
+mod trade;
 
 use super::analysis::Analysis;
 use super::{ReportError, Variant};
 
 pub use curves::dense_tokens;
+pub use heat::{HeatMap, heat_map};
 pub use plot::{Style, Styles};
 pub use rows::joint;
+pub use trade::{trade_offs, trade_styles};
 
 /// Width and height of a chart in pixels.
 const SIZE: (i32, i32) = (620, 380);

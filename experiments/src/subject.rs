@@ -1,0 +1,84 @@
+//! A run that is there and is to be measured: its model, its weights, and a task to measure it on.
+
+use std::path::Path;
+
+use burn::tensor::Device;
+use csa2_train::runs::{Run, RunError, RunWeights};
+use csa2_train::tasks::{Task, TaskConfig, TaskError};
+use thiserror::Error;
+
+/// A run, its weights and a task.
+pub struct Subject {
+    /// The run.
+    pub run: Run,
+    /// Its weights.
+    pub weights: RunWeights,
+    /// What it is measured on.
+    pub task: Box<dyn Task>,
+    /// The task's configuration.
+    pub task_config: TaskConfig,
+}
+
+/// Why a run cannot be measured.
+#[derive(Debug, Error)]
+pub enum SubjectError {
+    /// The run cannot be used.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// The run has no task.
+    #[error("{run}: has no task (it was imported), so there is nothing to measure it on; {right}")]
+    NoTask {
+        /// The run's folder.
+        run: String,
+        /// How to give one.
+        right: &'static str,
+    },
+    /// The task cannot be built.
+    #[error("{0}\n(Relative files of a task are looked for {1}.)")]
+    Task(TaskError, String),
+    /// The task does not fit the run.
+    #[error("{run}: {message}")]
+    Unfit {
+        /// The run's folder.
+        run: String,
+        /// What does not fit.
+        message: String,
+    },
+}
+
+impl Subject {
+    /// Opens the run in `folder`. It is measured on `task`, or where that is none on the run's own; relative files lie in
+    /// `base`. `right` says how to give a task.
+    ///
+    /// # Errors
+    /// When run or task cannot be used or do not fit, or a weight is not finite.
+    pub fn open(
+        folder: &Path,
+        task: Option<&TaskConfig>,
+        base: &Path,
+        right: &'static str,
+        device: &Device,
+    ) -> Result<Self, SubjectError> {
+        let run = Run::open(folder)?;
+        let shown = folder.display().to_string();
+        let Some(task_config) = task.or(run.task()).cloned() else {
+            return Err(SubjectError::NoTask { run: shown, right });
+        };
+        let place = if base.as_os_str().is_empty() { Path::new(".") } else { base };
+        let task =
+            task_config.build(place).map_err(|error| SubjectError::Task(error, format!("in {}", place.display())))?;
+        let unfit = |message: String| SubjectError::Unfit { run: shown.clone(), message };
+        let vocabulary = run.model_config().vocab_size.unwrap_or(0);
+        if task.vocab_size() != vocabulary {
+            return Err(unfit(format!(
+                "its model has {vocabulary} token ids, the task {}; measure it on a task with as many",
+                task.vocab_size()
+            )));
+        }
+        let weights = run.weights(device)?;
+        Ok(Self { run, weights, task, task_config })
+    }
+}
+
+#[cfg(test)]
+pub mod testing;
