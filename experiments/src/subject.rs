@@ -1,6 +1,6 @@
 //! A run that is there and is to be measured: its model, its weights, and a task to measure it on.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use burn::tensor::Device;
 use csa2_train::runs::{Run, RunError, RunWeights};
@@ -34,8 +34,16 @@ pub enum SubjectError {
         right: &'static str,
     },
     /// The task cannot be built.
-    #[error("{0}\n(Relative files of a task are looked for {1}.)")]
-    Task(TaskError, String),
+    #[error(transparent)]
+    Task(TaskError),
+    /// The task's files cannot be used.
+    #[error("{error}\n(Files with relative names are looked for below {})", base.display())]
+    Files {
+        /// What is wrong.
+        error: TaskError,
+        /// Where files are looked for.
+        base: PathBuf,
+    },
     /// The task does not fit the run.
     #[error("{run}: {message}")]
     Unfit {
@@ -64,9 +72,11 @@ impl Subject {
         let Some(task_config) = task.or(run.task()).cloned() else {
             return Err(SubjectError::NoTask { run: shown, right });
         };
-        let place = if base.as_os_str().is_empty() { Path::new(".") } else { base };
-        let task =
-            task_config.build(place).map_err(|error| SubjectError::Task(error, format!("in {}", place.display())))?;
+        let base = if base.as_os_str().is_empty() { Path::new(".") } else { base };
+        let task = task_config.build(base).map_err(|error| match error {
+            TaskError::Field { .. } => SubjectError::Task(error),
+            TaskError::Corpus(_) => SubjectError::Files { error, base: base.to_path_buf() },
+        })?;
         let unfit = |message: String| SubjectError::Unfit { run: shown.clone(), message };
         let vocabulary = run.model_config().vocab_size.unwrap_or(0);
         if task.vocab_size() != vocabulary {

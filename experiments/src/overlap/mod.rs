@@ -4,109 +4,38 @@
 //! one's own attention lies on what the second selects. Layers of different ratios are compared by the tokens that their entries
 //! stand for (see [`csa2_train::overlap`]).
 
+mod error;
+#[cfg(test)]
+mod tests;
+
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use burn::tensor::{DType, Device, TensorReadError};
+use burn::tensor::{DType, Device};
 use csa2_model::attention::{Context, SelectionTrace};
 use csa2_model::config::{ModelConfig, PoolConfig};
 use csa2_model::mix::Mode;
 use csa2_train::evaluate::{sample, tokens};
-use csa2_train::files::{FileError, remove_partial};
+use csa2_train::files::remove_partial;
 use csa2_train::overlap::{Queries, Shares, compare};
 use csa2_train::recall::{MOST_PAIRS, pairs};
-use csa2_train::runs::ReuseError;
 use csa2_train::tasks::TaskConfig;
 use serde::Serialize;
-use thiserror::Error;
 
 use crate::ablation::progress::Progress;
-use crate::folders::{self, FolderError};
+use crate::folders;
 use crate::report::csv_field;
-use crate::results::{ResultsError, write_atomic, write_json};
+use crate::results::{write_atomic, write_json};
 use crate::stats::{self, Estimate};
-use crate::subject::{Subject, SubjectError};
+use crate::subject::Subject;
+
+pub use error::OverlapError;
 
 /// Version of the file's form.
 const SCHEMA: u32 = 1;
 
 /// Sequences that are looked at where nothing else is said, or the whole set where that is smaller.
 pub const SEQUENCES: usize = 128;
-
-/// Why layers cannot be compared.
-#[derive(Debug, Error)]
-pub enum OverlapError {
-    /// The run cannot be measured.
-    #[error(transparent)]
-    Subject(#[from] SubjectError),
-    /// The folder for the results cannot be used.
-    #[error(transparent)]
-    Folder(#[from] FolderError),
-    /// A file cannot be written.
-    #[error(transparent)]
-    File(#[from] FileError),
-    /// Results cannot be written.
-    #[error(transparent)]
-    Results(#[from] ResultsError),
-    /// The model cannot be built.
-    #[error(transparent)]
-    Weights(#[from] ReuseError),
-    /// The device failed.
-    #[error("the device failed: {0}")]
-    Device(#[from] TensorReadError),
-    /// No layer selects.
-    #[error("{run}: no layer of the mix `{mix}` selects entries (full, reindex), so there is nothing to compare")]
-    NoSelection {
-        /// The run's folder.
-        run: String,
-        /// Its mix.
-        mix: String,
-    },
-    /// More sequences than there are.
-    #[error("--sequences {asked}: the run's evaluation set has {there}; ask for at most as many")]
-    TooMany {
-        /// Sequences asked for.
-        asked: usize,
-        /// Sequences there are.
-        there: usize,
-    },
-    /// The sequences are too long.
-    #[error(
-        "{run}: sequences of {seq} tokens have {pairs} pairs of a token and an entry, and at most {MOST_PAIRS} are compared; \
-         give a task with shorter sequences by --task"
-    )]
-    TooLong {
-        /// The run's folder.
-        run: String,
-        /// Tokens of a sequence.
-        seq: usize,
-        /// Pairs.
-        pairs: usize,
-    },
-    /// An attention that is not a number.
-    #[error(
-        "{run}: the attention of layer {layer} ({mode}) is not finite on the evaluation set; its weights are, so they are far too large"
-    )]
-    NotFinite {
-        /// The run's folder.
-        run: String,
-        /// The layer.
-        layer: usize,
-        /// Its mode.
-        mode: Mode,
-    },
-    /// The pool of threads cannot be made.
-    #[error("cannot start {threads} threads: {error}; lower --threads")]
-    Threads {
-        /// How many.
-        threads: usize,
-        /// Why.
-        error: rayon::ThreadPoolBuildError,
-    },
-    /// It was asked to stop.
-    #[error("interrupted")]
-    Interrupted,
-}
 
 /// What is compared, and where.
 #[derive(Debug, Clone)]
@@ -406,6 +335,3 @@ impl Overlap {
         out
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -97,27 +97,32 @@ fn sentences(found: &Found) -> Vec<String> {
     let steepest = path.windows(2).max_by(|one, other| rise(one).total_cmp(&rise(other)));
     if let Some(pair) = steepest.filter(|pair| rise(pair) > 0.0) {
         let (before, after) = (&pair[0], &pair[1]);
-        out.push(format!(
-            "The {} gets worse most at step {} ({}), by {}. The mix before it, `{}`, has {} {} and {} {} on the evaluation \
-             set (the run's own: {} and {}), with {} instead of {} entries scored for a token at {} and {} instead of {} \
-             bytes per token.",
+        let mut text = format!(
+            "The {} gets worse most at step {} ({}), by {}.",
             measure.label,
             after.step,
             after.change.as_deref().unwrap_or_default(),
-            fine(rise(pair)),
-            before.mix,
-            measure.label,
-            value(&before.evaluation, measure),
-            other.label,
-            value(&before.evaluation, other),
-            value(&start.evaluation, measure),
-            value(&start.evaluation, other),
-            format::count(before.scored_entries),
-            format::count(start.scored_entries),
-            format::context(found.decode_context),
-            format::count(before.bytes_per_token),
-            format::count(start.bytes_per_token),
-        ));
+            fine(rise(pair))
+        );
+        if before.step > 0 {
+            text += &format!(
+                " The mix before it, `{}`, has {} {} and {} {} on the evaluation set (the run's own: {} and {}), with {} instead of \
+                 {} entries scored for a token at {} and {} instead of {} bytes per token.",
+                before.mix,
+                measure.label,
+                value(&before.evaluation, measure),
+                other.label,
+                value(&before.evaluation, other),
+                value(&start.evaluation, measure),
+                value(&start.evaluation, other),
+                format::count(before.scored_entries),
+                format::count(start.scored_entries),
+                format::context(found.decode_context),
+                format::count(before.bytes_per_token),
+                format::count(start.bytes_per_token),
+            );
+        }
+        out.push(text);
     }
     out
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 #[cfg(unix)]
 use std::process::{Command, Stdio};
 
-use crate::common::{Lab, TINY, edited};
+use crate::common::{Lab, edited};
 #[cfg(unix)]
 use crate::common::{command, wait};
 
@@ -89,7 +89,13 @@ fn what_cannot_be_is_refused() {
         (SEARCH.replace("full_to_reindex = true\n", ""), RUN, "missing field `full_to_reindex`"),
         (SEARCH.replace("sequences = 24", "sequences = 0"), RUN, "search.calibration.sequences = 0"),
         (format!("{SEARCH}max_worsening = -1.0\n"), RUN, "search.max_worsening = -1"),
-        (format!("{SEARCH}[task]\nkind = \"mqar\"\nkeys = 5\n"), RUN, "token ids, the task"),
+        (format!("{SEARCH}[task]\nkind = \"mqar\"\nkeys = 7\n"), RUN, "its model has 10 token ids, the task 31"),
+        (format!("{SEARCH}[task]\nkind = \"mqar\"\npairs = 0\n"), RUN, "task `mqar`: `pairs` is 0"),
+        (
+            format!("{SEARCH}[task]\nkind = \"text\"\nfiles = [\"none\"]\n"),
+            RUN,
+            "\n(Files with relative names are looked for below .)",
+        ),
         (SEARCH.into(), "base/windows/seed-0", "none of its layers selects entries"),
         (SEARCH.into(), "base/shared", "holds runs, but is none; give one of them"),
         (SEARCH.into(), "nowhere", "there is no such folder"),
@@ -177,23 +183,31 @@ fn the_configuration_that_comes_with_the_repository_is_one() {
 
 #[test]
 fn an_imported_model_needs_a_task() {
-    let lab = trained();
+    let moe = include_str!("../moe.toml");
+    let lab = Lab::with(&moe.replace("swa full@2 reuse", "swa full@2 reindex full"));
+    lab.csa2(&["ablate", "tiny.toml", "--out", "base"]).fine();
     lab.csa2(&["export", RUN, "--out", "exported"]).fine();
     lab.csa2(&["import", "exported", "--out", "imported"]).fine();
+    lab.write("search.toml", SEARCH);
     let search = || lab.csa2(&["search", "search.toml", "--from", "imported", "--out", "out", "--json"]);
     let message = search().refused();
-    assert!(
-        message.contains("imported: has no task (it was imported)") && message.contains("say in [task]"),
-        "{message}"
-    );
-    let start = TINY.find("[task]").unwrap();
-    let end = TINY.find("[model]").unwrap();
-    lab.write("search.toml", format!("{SEARCH}{}", &TINY[start..end]));
+    assert!(message.contains("imported: has no task (it was imported)"), "{message}");
+    assert!(message.contains("say in [task] what to measure it on"), "{message}");
+    let message = lab.csa2(&["overlap", "imported"]).refused();
+    assert!(message.contains("give one by --task"), "{message}");
+    let task = &moe[moe.find("[task]").unwrap()..moe.find("[model]").unwrap()];
+    lab.write("search.toml", format!("{SEARCH}{task}"));
+    lab.write("task.toml", task);
     let imported = search().fine().json();
     let own = lab.csa2(&["search", "search.toml", "--from", RUN, "--out", "own", "--json"]).fine().json();
     let losses = |found: &serde_json::Value| {
         let path = found["path"].as_array().unwrap().clone();
-        path.into_iter().map(|point| (point["mix"].clone(), point["calibration"]["loss"].clone())).collect::<Vec<_>>()
+        path.into_iter().map(|point| (point["mix"].clone(), point["calibration"].clone())).collect::<Vec<_>>()
     };
     assert_eq!(losses(&imported), losses(&own));
+    assert_eq!(imported["path"][0]["mix"], "swa full@2 reindex full");
+    assert_eq!(losses(&imported).last().unwrap().0, "swa full@2 reuse*2");
+    let pairs = |arguments: &[&str]| lab.csa2(arguments).fine().json()["pairs"].clone();
+    let imported = pairs(&["overlap", "imported", "--task", "task.toml", "--json"]);
+    assert_eq!(imported, pairs(&["overlap", RUN, "--json"]));
 }
