@@ -3,12 +3,15 @@
 pub mod ablation;
 pub mod backend;
 pub mod bench;
+pub mod chapter;
 pub mod commands;
 pub mod conform;
+pub mod figure;
 pub mod folders;
 pub mod geometry;
 pub mod overlap;
 pub mod plan;
+pub mod probe;
 pub mod report;
 pub mod results;
 pub mod say;

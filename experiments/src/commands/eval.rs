@@ -2,22 +2,20 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use csa2_model::config::{ModelConfig, PoolConfig};
 use csa2_model::cost::Cost;
 use csa2_train::evaluate::{evaluate, measuring};
 use csa2_train::runs::Run;
-use csa2_train::tasks::{Task, TaskConfig};
-use serde::Deserialize;
 use serde_json::json;
 use toml::{Table, Value};
 
 use super::Failure;
 use super::transfer::lines;
-use crate::ablation::{changed_model, check_size, read_text, toml_error};
+use crate::ablation::{changed_model, check_size};
 use crate::backend::Backend;
 use crate::say::say;
+use crate::subject::Subject;
 
 /// Arguments of `csa2 eval`.
 #[derive(Debug, clap::Args)]
@@ -58,8 +56,13 @@ pub struct Args {
 /// # Errors
 /// When the run or the task cannot be read, they do not fit each other, the pool is another one without leave, or the device fails.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
-    let run = Run::open(&args.run)?;
-    let config = model(args, &run)?;
+    let device = args.backend.device()?;
+    let given = args.task.as_deref().map(super::task_file).transpose()?;
+    let (task, beside) = given.map_or((None, PathBuf::new()), |(task, folder)| (Some(task), folder));
+    let base = args.data.clone().unwrap_or(beside);
+    let subject = Subject::open(&args.run, task.as_ref(), &base, "give one by --task", &device)?;
+    let Subject { run, weights, task, .. } = &subject;
+    let config = model(args, run)?;
     let trained = pool_of(run.model_config());
     let here = pool_of(&config);
     if trained != here && !args.pool_override {
@@ -73,18 +76,11 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     if trained == here && args.pool_override {
         return Err("--pool-override: the pool is the one that the weights were trained with; leave it away".into());
     }
-    let task = task(args, &run)?;
-    if config.vocab_size != Some(task.vocab_size()) {
-        let (has, needs) = (config.vocab_size.unwrap_or(0), task.vocab_size());
-        return Err(format!("the model has {has} tokens, and the task `{}` needs {needs}", task.kind()).into());
-    }
     check_size(&config, &Cost::of(&config)?, task.seq_len())?;
-    args.backend.holds(&format!("head_dim = {}", config.head_dim), config.head_dim)?;
-    args.backend.holds(&format!("index_dim = {}", config.index_dim), config.index_dim)?;
-    let device = args.backend.device()?;
-    let model = run.load_as(&config, &device)?;
+    super::holds(args.backend, &config)?;
+    let model = weights.model(&config, &device)?;
     let context = measuring(&config, task.seq_len(), None, &device);
-    let values = evaluate(&model, &*task, &context, usize::from(args.batch), &device)?;
+    let values = evaluate(&model, &**task, &context, usize::from(args.batch), &device)?;
     if let Some((name, value)) = values.iter().find(|(_, value)| !value.is_finite()) {
         return Err(format!("{}: `{name}` comes out as {value}; its weights are damaged", args.run.display()).into());
     }
@@ -148,26 +144,6 @@ fn pool_of(config: &ModelConfig) -> String {
             format!("a candidate pool of {}x{} (layer {})", pool.blocks, pool.block_size, layers.join(", "))
         }
     }
-}
-
-/// The task to measure on.
-fn task(args: &Args, run: &Run) -> Result<Arc<dyn Task>, Failure> {
-    #[derive(Deserialize)]
-    #[serde(deny_unknown_fields)]
-    struct TaskFile {
-        task: TaskConfig,
-    }
-    let config = match &args.task {
-        Some(path) => {
-            let file: TaskFile = toml::from_str(&read_text(path)?).map_err(|error| toml_error(path, &error))?;
-            file.task
-        }
-        None => run.task().cloned().ok_or("the run has no task (it was imported); give one by --task")?,
-    };
-    let beside = args.task.as_ref().and_then(|path| path.parent().map(PathBuf::from));
-    let folder = args.data.clone().or(beside).unwrap_or_default();
-    let built = config.build(&folder);
-    Ok(Arc::from(built.map_err(|error| format!("{error}; files are looked for in --data DIR"))?))
 }
 
 /// `4x2`.

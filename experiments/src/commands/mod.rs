@@ -6,20 +6,26 @@ mod bench;
 mod conform;
 mod eval;
 mod export;
+mod figure;
 mod import;
 mod overlap;
 mod plan;
 mod posttrain;
+mod probe;
 mod report;
 mod search;
 mod transfer;
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Parser, Subcommand};
+use csa2_train::tasks::TaskConfig;
+use serde::Deserialize;
 
+use crate::ablation::{read_text, toml_error};
 use crate::say::say;
 
 /// Layer-mix ablations of Compressed Sparse Attention 2.
@@ -46,6 +52,10 @@ enum Command {
     Search(search::Args),
     /// Compare what the layers of a run select
     Overlap(overlap::Args),
+    /// Measure what the queries of a run can and cannot reach
+    Probe(probe::Args),
+    /// Draw the worked examples of the mathematics
+    Figure(figure::Args),
     /// Show what a mix is and costs, before anything is trained
     Plan(plan::Args),
     /// Rebuild the report of an ablation, or join several
@@ -73,6 +83,8 @@ pub fn main(cli: &Cli) -> ExitCode {
         Command::Eval(args) => eval::run(args),
         Command::Search(args) => search::run(args),
         Command::Overlap(args) => overlap::run(args),
+        Command::Probe(args) => probe::run(args),
+        Command::Figure(args) => figure::run(args),
         Command::Plan(args) => plan::run(args),
         Command::Report(args) => report::run(args),
         Command::Bench(args) => bench::run(args),
@@ -85,6 +97,17 @@ pub fn main(cli: &Cli) -> ExitCode {
         say(&format!("error: {error}"));
         ExitCode::FAILURE
     })
+}
+
+/// Reads a file with a [task] table; the folder is that in which the files that it names lie.
+fn task_file(path: &Path) -> Result<(TaskConfig, PathBuf), Failure> {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct TaskFile {
+        task: TaskConfig,
+    }
+    let file: TaskFile = toml::from_str(&read_text(path)?).map_err(|error| toml_error(path, &error))?;
+    Ok((file.task, path.parent().unwrap_or(Path::new(".")).to_path_buf()))
 }
 
 /// Exit code of a process that Ctrl-C ended.
@@ -113,7 +136,7 @@ fn print(text: &str) -> Result<(), Failure> {
 }
 
 /// A path as a shell takes it: in quotes where it holds more than plain characters.
-fn quoted(path: &std::path::Path) -> String {
+fn quoted(path: &Path) -> String {
     let text = path.display().to_string();
     let plain = |c: char| c.is_alphanumeric() || "/._-+=,@".contains(c);
     if !text.is_empty() && text.chars().all(plain) { text } else { format!("'{}'", text.replace('\'', "'\\''")) }

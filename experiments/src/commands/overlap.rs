@@ -1,13 +1,9 @@
 //! `csa2 overlap`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use csa2_train::tasks::TaskConfig;
-use serde::Deserialize;
-
 use super::Failure;
-use crate::ablation::{read_text, toml_error};
 use crate::backend::Backend;
 use crate::overlap::{self, Options, OverlapError};
 use crate::report;
@@ -48,13 +44,6 @@ pub struct Args {
     json: bool,
 }
 
-/// A file that holds a task alone.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct TaskFile {
-    task: TaskConfig,
-}
-
 /// The command as it was given, as far as it decides the numbers.
 fn command(args: &Args) -> String {
     let mut command = format!("csa2 overlap {}", super::quoted(&args.run));
@@ -75,10 +64,7 @@ fn command(args: &Args) -> String {
 /// # Errors
 /// When the run cannot be compared, or files or device fail.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
-    let task = args.task.as_ref().map(|path| -> Result<_, Failure> {
-        let file: TaskFile = toml::from_str(&read_text(path)?).map_err(|error| toml_error(path, &error))?;
-        Ok((file.task, path.parent().unwrap_or(Path::new(".")).to_path_buf()))
-    });
+    let task = args.task.as_deref().map(super::task_file);
     let out = args.out.clone().unwrap_or_else(|| args.run.join("overlap"));
     let options = Options {
         run: args.run.clone(),

@@ -19,6 +19,7 @@ mod nnls;
 mod readout;
 mod rope;
 mod singled_out;
+mod spectrum;
 mod support;
 #[cfg(test)]
 mod tests;
@@ -35,4 +36,5 @@ pub use member::Member;
 pub use readout::{ReadOut, Reading};
 pub use rope::{Rope, Rotated, RotatedMap, rotated_map};
 pub use singled_out::Largest;
+pub use spectrum::eigenvalues;
 pub use tilt::{Untilted, tilted};

@@ -191,7 +191,8 @@ pub fn html(analysis: &Analysis) -> String {
     out
 }
 
-fn html_table((titles, rows): (Vec<String>, Vec<Vec<String>>)) -> String {
+/// A table as HTML, its first column text, the others numbers.
+pub fn html_table((titles, rows): (Vec<String>, Vec<Vec<String>>)) -> String {
     let mut out = table_head(&titles, 1);
     for row in rows {
         let cell = |(place, text): (usize, &String)| {

@@ -18,6 +18,7 @@ mod json;
 mod matrix;
 mod method;
 mod overlap;
+mod probe;
 mod search;
 mod table;
 mod terminal;
@@ -42,8 +43,16 @@ use crate::results::{
 pub use format::csv as csv_field;
 pub use json::render as render_json;
 pub use overlap::{table as overlap_table, write as write_overlap};
+pub use probe::{table as probe_table, write as write_probe};
 pub use search::{table as search_table, write as write_search};
 pub use terminal::terminal_table;
+
+/// What pictures besides reports are drawn with.
+pub(crate) mod drawing {
+    pub use super::charts::axis::Axis;
+    pub use super::charts::plot::{Canvas, Drawn, Frame, INK, MUTED, Marker, Style, UNIT, draw};
+    pub use plotters::style::text_anchor::{HPos, VPos};
+}
 
 /// An ablation with everything that its runs left on disk.
 #[derive(Debug, Clone)]

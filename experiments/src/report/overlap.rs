@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::charts::{HeatMap, heat_map};
+use super::charts::{HeatCell, HeatMap, heat_map};
 use super::format::html as escape;
 use super::html::{document, fact_list, header};
 use super::terminal::{cells, new_table, print, title_cells};
@@ -189,11 +189,13 @@ fn map(overlap: &Overlap, of: Of, which: Which, title: &str) -> String {
         // A selection has all in common with itself, whatever chance would do.
         let chance = mean.chance.filter(|_| which == Which::Attention || i != j);
         let note = chance.map_or(String::new(), |chance| format!("random {chance:.3}"));
-        Some((mean.mean, if pair.same_ratio { note } else { format!("{note} *") }))
+        let note = if pair.same_ratio { note } else { format!("{note} *") };
+        Some(HeatCell { shade: mean.mean, text: format!("{:.3}", mean.mean), note })
     };
     let heat = HeatMap {
         title: title.to_owned(),
-        names: overlap.layers.iter().map(|layer| layer.name()).collect(),
+        rows: overlap.layers.iter().map(|layer| layer.name()).collect(),
+        columns: overlap.layers.iter().map(|layer| layer.name()).collect(),
         axes: which.axes(),
         cells: (0..count).map(|i| (0..count).map(|j| cell(i, j)).collect()).collect(),
     };

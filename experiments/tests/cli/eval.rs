@@ -78,7 +78,7 @@ fn what_cannot_be_is_refused() {
         (&["eval", SHARED, "--pool", "2x1"], "no layer of `full reuse` builds a pool; say with --layers"),
         (&["eval", SHARED, "--layers", "full full"], "differ in more than their pools"),
         (&["eval", SHARED, "--layers", "ful"], "unknown mode `ful`"),
-        (&["eval", SHARED, "--task", "needle.toml"], "the task `needle` needs 64"),
+        (&["eval", SHARED, "--task", "needle.toml"], "its model has 10 token ids, the task 64"),
         (&["eval", SHARED, "--task", "odd.toml"], "unknown field `model`"),
         (&["eval", SHARED, "--task", "text.toml"], "--data DIR"),
         (&["eval", SHARED, "--layers", "full+pool reuse", "--pool", "0x1", "--pool-override"], "`pool.blocks = 0`"),

@@ -11,6 +11,7 @@ mod interruption;
 mod output;
 mod overlap;
 mod posttrain;
+mod probe;
 mod search;
 mod streams;
 mod transfer;

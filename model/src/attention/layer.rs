@@ -119,6 +119,31 @@ impl Attention {
         self.plan.mode
     }
 
+    /// The layer's number.
+    pub fn layer(&self) -> usize {
+        self.plan.index
+    }
+
+    /// Tokens that an entry stands for; 0 where the layer reads none.
+    pub fn ratio(&self) -> usize {
+        self.plan.ratio
+    }
+
+    /// Tokens of a window, the asking one included; `dense` layers have no such bound.
+    pub fn window(&self) -> usize {
+        self.plan.window
+    }
+
+    /// What inner products of query and entry are multiplied with: `1 / sqrt(d)`.
+    pub fn scale(&self) -> f64 {
+        self.plan.scale
+    }
+
+    /// Logits of the sinks `[H]`.
+    pub fn sinks(&self) -> Tensor<1> {
+        self.attn_sink.val()
+    }
+
     /// The forward pass from the normalised input `x` `[B, S, d_model]`. Reads from `shared` what the mode reuses and leaves
     /// there what it makes freshly.
     ///

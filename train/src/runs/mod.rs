@@ -106,19 +106,11 @@ impl Run {
     /// # Errors
     /// When the run holds single layers alone, or its weights cannot be read or do not fit.
     pub fn load(&self, device: &Device) -> Result<Model, RunError> {
-        self.load_as(&self.model, device)
-    }
-
-    /// The weights in a model with another configuration that has the same weights: with another candidate pool, say.
-    ///
-    /// # Errors
-    /// As [`Run::load`].
-    pub fn load_as(&self, config: &ModelConfig, device: &Device) -> Result<Model, RunError> {
         if let Some(layers) = self.origin.as_ref().and_then(|origin| origin.attention_layers.as_ref()) {
             return Err(RunError::LayersAlone { folder: self.folder.clone(), layers: layers.clone() });
         }
         self.check_size()?;
-        let model = Model::new(config, self.auxiliary().map(|auxiliary| auxiliary.after_layer), device);
+        let model = Model::new(&self.model, self.auxiliary().map(|auxiliary| auxiliary.after_layer), device);
         let model = model.map_err(|error| self.build(&error))?;
         Store::new(&self.folder)
             .load_model(&self.state, model)

@@ -9,52 +9,66 @@ const CELL: (i32, i32) = (86, 48);
 /// The colour of 1; 0 is white.
 const DARK: (f64, f64, f64) = (0.0, 92.0, 150.0);
 
-/// A matrix of shares.
+/// A matrix.
 pub struct HeatMap {
     /// What it shows, for readers that do not see it.
     pub title: String,
-    /// Names of rows and columns.
-    pub names: Vec<String>,
+    /// Names of rows.
+    pub rows: Vec<String>,
+    /// Names of columns.
+    pub columns: Vec<String>,
     /// What rows and columns are, above and to the left of their names.
     pub axes: [String; 2],
-    /// From 0 to 1, with a second, smaller line of text; none is an empty cell.
-    pub cells: Vec<Vec<Option<(f64, String)>>>,
+    /// Row by row; none is an empty cell.
+    pub cells: Vec<Vec<Option<HeatCell>>>,
+}
+
+/// A cell of a matrix.
+pub struct HeatCell {
+    /// How dark it is, from 0 to 1.
+    pub shade: f64,
+    /// Its value.
+    pub text: String,
+    /// A second, smaller line.
+    pub note: String,
 }
 
 /// The matrix as an `svg` element that takes the width of its place.
 pub fn heat_map(map: &HeatMap) -> String {
-    let widest = map.names.iter().chain(&map.axes[..1]).map(|name| text_width(name)).max().unwrap_or(0);
+    let widest = map.rows.iter().chain(&map.axes[..1]).map(|name| text_width(name)).max().unwrap_or(0);
     let (left, top) = (widest + 14, 46);
-    let count = map.names.len() as i32;
-    let (width, height) = (left + count * CELL.0 + 8, top + count * CELL.1 + 8);
+    let (rows, columns) = (map.rows.len() as i32, map.columns.len() as i32);
+    // Names of columns stand beside each other.
+    let across = map.columns.iter().map(|name| text_width(name) + 8).fold(CELL.0, i32::max);
+    let (width, height) = (left + columns * across + 8, top + rows * CELL.1 + 8);
     let mut out = format!(
         "<svg role=\"img\" aria-label=\"{}\" viewBox=\"0 0 {width} {height}\" xmlns=\"http://www.w3.org/2000/svg\" \
          style=\"max-width:{width}px\">",
         format::html(&map.title)
     );
-    out += &text(left + count * CELL.0 / 2, 12, "middle", TEXT, &css(MUTED), &map.axes[1]);
+    out += &text(left + columns * across / 2, 12, "middle", TEXT, &css(MUTED), &map.axes[1]);
     out += &text(left - 8, top - 12, "end", TEXT, &css(MUTED), &map.axes[0]);
-    for (number, name) in map.names.iter().enumerate() {
-        let at = number as i32;
-        out += &text(left + at * CELL.0 + CELL.0 / 2, top - 12, "middle", TEXT, &css(INK), name);
-        out += &text(left - 8, top + at * CELL.1 + CELL.1 / 2, "end", TEXT, &css(INK), name);
+    for (number, name) in map.columns.iter().enumerate() {
+        out += &text(left + number as i32 * across + across / 2, top - 12, "middle", TEXT, &css(INK), name);
+    }
+    for (number, name) in map.rows.iter().enumerate() {
+        out += &text(left - 8, top + number as i32 * CELL.1 + CELL.1 / 2, "end", TEXT, &css(INK), name);
     }
     for (row, line) in map.cells.iter().enumerate() {
         for (column, cell) in line.iter().enumerate() {
-            let (x, y) = (left + column as i32 * CELL.0, top + row as i32 * CELL.1);
-            out += &self::cell(x, y, cell.as_ref());
+            let (x, y) = (left + column as i32 * across, top + row as i32 * CELL.1);
+            out += &self::cell((x, y), (across - 2, CELL.1 - 2), cell.as_ref());
         }
     }
     out + "</svg>"
 }
 
-fn cell(x: i32, y: i32, cell: Option<&(f64, String)>) -> String {
-    let (width, height) = (CELL.0 - 2, CELL.1 - 2);
-    let Some((value, note)) = cell else {
+fn cell((x, y): (i32, i32), (width, height): (i32, i32), cell: Option<&HeatCell>) -> String {
+    let Some(HeatCell { shade, text: value, note }) = cell else {
         return format!("<rect x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" fill=\"#f5f7f9\"/>")
             + &text(x + width / 2, y + height / 2, "middle", TEXT, &css(MUTED), "–");
     };
-    let share = value.clamp(0.0, 1.0);
+    let share = shade.clamp(0.0, 1.0);
     let mixed = |dark: f64| (255.0 + share * (dark - 255.0)).round() as u8;
     let (red, green, blue) = (mixed(DARK.0), mixed(DARK.1), mixed(DARK.2));
     let ink = if share > 0.5 { "#ffffff" } else { "#1c2128" };
@@ -62,7 +76,7 @@ fn cell(x: i32, y: i32, cell: Option<&(f64, String)>) -> String {
     format!(
         "<rect x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" fill=\"#{red:02x}{green:02x}{blue:02x}\" \
          stroke=\"#e1e5ea\"/>"
-    ) + &text(middle, y + height / 2 - 7, "middle", TEXT + 1.0, ink, &format!("{value:.3}"))
+    ) + &text(middle, y + height / 2 - 7, "middle", TEXT + 1.0, ink, value)
         + &text(middle, y + height / 2 + 11, "middle", TEXT - 2.0, ink, note)
 }
 
@@ -81,11 +95,12 @@ mod tests {
 
     #[test]
     fn every_cell_has_its_value_and_names_are_escaped() {
-        let cells =
-            vec![vec![Some((1.0, "± 0".into())), None], vec![Some((0.25, "<i>".into())), Some((0.0, String::new()))]];
+        let cell = |shade: f64, note: &str| Some(HeatCell { shade, text: format!("{shade:.3}"), note: note.into() });
+        let cells = vec![vec![cell(1.0, "± 0"), None], vec![cell(0.25, "<i>"), cell(0.0, "")]];
         let map = HeatMap {
             title: "a \"b\"".into(),
-            names: vec!["1 full".into(), "<script>".into()],
+            rows: vec!["1 full".into(), "<script>".into()],
+            columns: vec!["1 full".into(), "a column with a long name".into()],
             axes: ["of".into(), "on".into()],
             cells,
         };

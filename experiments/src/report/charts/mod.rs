@@ -3,15 +3,16 @@
 //! [`all`] lists them. `plot` is the drawing board, `axis` the axes, `labels` finds room for names, and `curves` brings the
 //! measurements of several seeds together; each of the other files draws one figure.
 
-mod axis;
+pub mod axis;
 mod cost;
 mod curves;
 mod heat;
 mod labels;
 mod layers;
 mod learning;
-mod plot;
+pub mod plot;
 mod pools;
+mod probe;
 mod rows;
 mod tags;
 mod trade;
@@ -20,8 +21,9 @@ use super::analysis::Analysis;
 use super::{ReportError, Variant};
 
 pub use curves::dense_tokens;
-pub use heat::{HeatMap, heat_map};
+pub use heat::{HeatCell, HeatMap, heat_map};
 pub use plot::{Style, Styles};
+pub use probe::{probe, probe_styles};
 pub use rows::joint;
 pub use trade::{trade_offs, trade_styles};
 

@@ -1,0 +1,92 @@
+//! The worked examples of the mathematics as pictures: what a query can do with fixed entries, and what not.
+//!
+//! Each drawing is made of the functions of [`geometry`](crate::geometry), so that what it shows is what they compute.
+
+mod collinear;
+mod ellipse;
+mod interior;
+mod plane;
+mod tilt;
+mod triangle;
+
+use thiserror::Error;
+
+use crate::geometry::GeometryError;
+use crate::report::ReportError;
+
+/// Why a picture cannot be drawn.
+#[derive(Debug, Error)]
+pub enum FigureError {
+    /// The mathematics refuses.
+    #[error(transparent)]
+    Geometry(#[from] GeometryError),
+    /// The drawing library fails.
+    #[error(transparent)]
+    Drawing(#[from] ReportError),
+}
+
+/// One picture.
+#[derive(Clone, Copy, Debug)]
+pub struct Figure {
+    /// Its name, and that of its file.
+    pub name: &'static str,
+    /// What it shows.
+    pub about: &'static str,
+    /// Draws it as SVG.
+    pub draw: fn() -> Result<String, FigureError>,
+}
+
+/// All pictures, in the order of the chapters that they belong to.
+pub const FIGURES: [Figure; 5] = [
+    Figure {
+        name: "triangle",
+        about: "three entries, and the path of the output as the query sweeps",
+        draw: triangle::draw,
+    },
+    Figure {
+        name: "ellipse",
+        about: "the Jacobian: where a circle of small changes of the query takes the output",
+        draw: ellipse::draw,
+    },
+    Figure {
+        name: "tilt",
+        about: "tilting from a baseline: mass moves between entries, none is added",
+        draw: tilt::draw,
+    },
+    Figure {
+        name: "collinear",
+        about: "three entries on a line: the middle one never gets more than a third",
+        draw: collinear::draw,
+    },
+    Figure {
+        name: "interior",
+        about: "what is reached is the relative interior of the hull: targets inside and outside",
+        draw: interior::draw,
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_picture_is_one_svg_and_the_same_every_time() {
+        for figure in FIGURES {
+            let svg = (figure.draw)().unwrap();
+            assert!(svg.starts_with("<svg ") && svg.trim_end().ends_with("</svg>"), "{}", figure.name);
+            assert_eq!(svg.matches("<svg").count(), 1, "{}", figure.name);
+            assert_eq!((figure.draw)().unwrap(), svg, "{}", figure.name);
+        }
+    }
+
+    /// The pictures in `docs/` are these; `csa2 figure --out docs/figures` makes them again.
+    #[test]
+    fn the_documentation_has_the_pictures_as_they_are_drawn() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/figures");
+        for figure in FIGURES {
+            let path = folder.join(format!("{}.svg", figure.name));
+            let there = std::fs::read_to_string(&path).unwrap_or_default();
+            assert!(there == (figure.draw)().unwrap(), "{}: draw it again", path.display());
+        }
+    }
+}

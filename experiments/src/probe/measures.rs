@@ -1,0 +1,82 @@
+//! What is measured of a single query: how many dimensions it reaches, how its weights lie, where they go.
+
+use crate::geometry::{Concentration, Dimensions, GeometryError};
+
+use super::seat::Seat;
+
+/// Singular values below this share of the largest count as none: entries are 32-bit numbers.
+pub const RANK: f64 = 1e-6;
+
+/// A measure of a layer, whatever the head.
+pub const LAYER: [(&str, &str); 4] = [
+    ("entries", "points that a query reads: window, selected entries and the sink"),
+    ("rank", "rank of the points: dimensions of the tilts that some change of the query makes"),
+    ("affine_rank", "affine rank of the points: dimensions of the distributions and of the outputs that queries reach"),
+    ("unreachable", "directions of re-weighting that no query reaches: points - 1 - affine rank"),
+];
+
+/// A measure of a head.
+pub const HEAD: [(&str, &str); 10] = [
+    ("entropy", "entropy of the weights, nats"),
+    ("effective_entries", "effective number of points: e to the entropy"),
+    ("smallest_weight_log10", "decimal logarithm of the smallest weight"),
+    ("spread", "trace of Sigma_p: the variance of the points under the weights"),
+    ("effective_rank", "effective rank of Sigma_p: e to the entropy of its eigenvalues' shares"),
+    ("mass_window", "share of the attention over everything visible that lies on the window"),
+    ("mass_selected", "share on the entries that are read"),
+    ("mass_sink", "share on the sink"),
+    ("mass_missed", "share on visible entries that are not read"),
+    ("output_norm", "length of what is read"),
+];
+
+/// The smallest weight that is told apart from 0: below it a 32-bit weight underflows.
+const LEAST: f64 = 1e-300;
+
+/// Of one query, whatever the head: in the order of [`LAYER`].
+///
+/// # Errors
+/// When a number is not finite.
+pub fn layer(seat: &Seat) -> Result<[f64; 4], GeometryError> {
+    let points = seat.points(&seat.selected)?.with_origin();
+    let found = Dimensions::of(&points, RANK)?;
+    Ok([points.count() as f64, found.tilts as f64, found.family as f64, found.unreachable() as f64])
+}
+
+/// Of one head of one query: in the order of [`HEAD`], and the eigenvalues of `Sigma_p`, the largest first, as shares of their sum.
+pub struct HeadMeasures {
+    /// In the order of [`HEAD`].
+    pub values: [f64; 10],
+    /// `[d]`.
+    pub spectrum: Vec<f64>,
+}
+
+/// Measures one head of one query; `everything` as [`Seat::everything`] gives it.
+///
+/// # Errors
+/// When a number is not finite.
+pub fn head(seat: &Seat, head: usize, everything: &[f64]) -> Result<HeadMeasures, GeometryError> {
+    let read_out = seat.read_out(head, &seat.selected)?;
+    let reading = read_out.read(seat.query(head))?;
+    let weights = Concentration::of(&reading.p)?;
+    let eigenvalues = crate::geometry::eigenvalues(&read_out.covariance(&reading.p)?)?;
+    let spread: f64 = eigenvalues.iter().sum();
+    let share = |value: &f64| if spread > 0.0 { value / spread } else { 0.0 };
+    let spectrum: Vec<f64> = eigenvalues.iter().map(share).collect();
+    let entropy: f64 = spectrum.iter().filter(|share| **share > 0.0).map(|share| -share * share.ln()).sum();
+    let masses = seat.masses(everything);
+    let norm = reading.o.iter().map(|value| value * value).sum::<f64>().sqrt();
+    let values = [
+        weights.entropy,
+        weights.effective,
+        weights.smallest.max(LEAST).log10(),
+        spread,
+        // Without any spread there is no direction at all.
+        if spread > 0.0 { entropy.exp() } else { 0.0 },
+        masses.window,
+        masses.selected,
+        masses.sink,
+        masses.missed,
+        norm,
+    ];
+    Ok(HeadMeasures { values, spectrum })
+}

@@ -1,0 +1,264 @@
+//! What a probe has found: `probe.json` and `probe.csv`.
+
+use std::collections::BTreeMap;
+
+use csa2_model::mix::Mode;
+use serde::Serialize;
+
+use super::diversity::pairs;
+use super::sums::{Of, Sums, Values};
+use super::{Options, Twin};
+use crate::report::csv_field;
+use crate::subject::Subject;
+
+/// Version of the file's form.
+const SCHEMA: u32 = 1;
+
+/// A mean over sequences, each of them the mean of its queries.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Mean {
+    /// The mean.
+    pub mean: f64,
+    /// Half the width of its 95% interval (Student's t over sequences); none for one sequence.
+    pub half_width: Option<f64>,
+    /// The least single value.
+    pub least: f64,
+    /// The largest single value.
+    pub most: f64,
+    /// Sequences with a value.
+    pub sequences: usize,
+    /// Single values.
+    pub values: usize,
+}
+
+impl Mean {
+    fn of(values: &Values) -> Option<Self> {
+        let (estimate, (least, most)) = (values.estimate()?, values.range?);
+        let (mean, half_width) = (estimate.mean, estimate.half_width);
+        Some(Self { mean, half_width, least, most, sequences: estimate.n, values: values.count })
+    }
+}
+
+/// Measures by name.
+pub type Measures = BTreeMap<&'static str, Mean>;
+
+/// One layer.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct LayerRecord {
+    /// Its number.
+    pub layer: usize,
+    /// Its mode.
+    pub mode: Mode,
+    /// Tokens of an entry.
+    pub ratio: usize,
+    /// The layer whose content it reads.
+    pub content_from: Option<usize>,
+    /// The layer whose address it reads.
+    pub address_from: Option<usize>,
+    /// Whether the twin run has a full layer here.
+    pub has_twin: bool,
+    /// Measures of the layer.
+    pub measures: Measures,
+    /// Its heads.
+    pub heads: Vec<HeadRecord>,
+}
+
+/// One head of a layer.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct HeadRecord {
+    /// Its number.
+    pub head: usize,
+    /// Measures of the head.
+    pub measures: Measures,
+    /// Eigenvalues of `Sigma_p` as shares of their sum, the largest first, mean over queries.
+    pub spectrum: Vec<f64>,
+}
+
+/// Two layers with one address.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Diversity {
+    /// The earlier layer.
+    pub first: usize,
+    /// The later one.
+    pub second: usize,
+    /// `output_cosine` and `weights_apart`.
+    pub measures: Measures,
+}
+
+/// The run that the probed one is compared with.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TwinRecord {
+    /// Its folder, as it was given.
+    pub run: String,
+    /// Steps that it had taken.
+    pub step: u64,
+    /// Its mix.
+    pub mix: String,
+}
+
+/// What a probe has found.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ProbeRecord {
+    /// Version of the file's form.
+    pub schema: u32,
+    /// The run's folder, as it was given.
+    pub run: String,
+    /// Steps that it had taken.
+    pub run_step: u64,
+    /// SHA-256 of its weights.
+    pub weights_sha256: String,
+    /// Its mix.
+    pub mix: String,
+    /// Dimension d of a head.
+    pub head_dim: usize,
+    /// Window W.
+    pub window: usize,
+    /// Top-K.
+    pub topk: usize,
+    /// One line on the task.
+    pub task: String,
+    /// Sequences looked at.
+    pub sequences: usize,
+    /// Of how many.
+    pub evaluation_sequences: usize,
+    /// Queries of each, at most.
+    pub queries_per_sequence: usize,
+    /// By which they were drawn.
+    pub seed: u64,
+    /// The twin; none where it is the layer itself with a fresh address.
+    pub twin: Option<TwinRecord>,
+    /// The layers that read selected entries.
+    pub layers: Vec<LayerRecord>,
+    /// Layers with one address, each pair once.
+    pub diversity: Vec<Diversity>,
+    /// Questions about hulls and families that no certificate answered; they count nowhere.
+    pub undecided: usize,
+    /// The command.
+    pub command: String,
+    /// Where the network was computed.
+    pub backend: String,
+    /// By which csa2.
+    pub version: String,
+}
+
+fn measures(sums: &Sums, of: Of) -> Measures {
+    sums.values(of).filter_map(|(name, values)| Some((name, Mean::of(values)?))).collect()
+}
+
+pub(super) fn record(
+    subject: &Subject,
+    twin: Option<&Twin>,
+    sums: Sums,
+    sequences: usize,
+    options: &Options,
+) -> ProbeRecord {
+    let model = subject.run.model_config();
+    let reads = |mode: Mode| !matches!(mode, Mode::Swa | Mode::Dense);
+    let layers = model.layers.layers().iter().filter(|layer| reads(layer.mode)).map(|layer| LayerRecord {
+        layer: layer.index,
+        mode: layer.mode,
+        ratio: layer.ratio,
+        content_from: layer.content_from,
+        address_from: layer.address_from,
+        has_twin: twin.is_some_and(|twin| twin.layer(layer.index).is_some()),
+        measures: measures(&sums, Of::Layer(layer.index)),
+        heads: (0..model.heads)
+            .map(|head| HeadRecord {
+                head,
+                measures: measures(&sums, Of::Head(layer.index, head)),
+                spectrum: sums.mean_spectrum(layer.index, head),
+            })
+            .collect(),
+    });
+    let diversity = pairs(model).into_iter().map(|(first, second)| Diversity {
+        first,
+        second,
+        measures: measures(&sums, Of::Pair(first, second)),
+    });
+    ProbeRecord {
+        schema: SCHEMA,
+        run: options.run.display().to_string(),
+        run_step: subject.run.state().step,
+        weights_sha256: subject.weights.digest(),
+        mix: model.layers.to_string(),
+        head_dim: model.head_dim,
+        window: model.window,
+        topk: model.topk,
+        task: subject.task.describe(),
+        sequences,
+        evaluation_sequences: subject.task.eval_sequences(),
+        queries_per_sequence: options.queries,
+        seed: options.seed,
+        twin: twin.map(|twin| TwinRecord {
+            run: twin.folder.display().to_string(),
+            step: twin.step,
+            mix: twin.config.layers.to_string(),
+        }),
+        layers: layers.collect(),
+        diversity: diversity.collect(),
+        undecided: sums.undecided,
+        command: options.command.clone(),
+        backend: options.backend.into(),
+        version: env!("CARGO_PKG_VERSION").into(),
+    }
+}
+
+impl LayerRecord {
+    /// Its name in tables, such as `2 full@2`.
+    pub fn name(&self) -> String {
+        let ratio = if self.ratio > 1 && matches!(self.mode, Mode::Full | Mode::Stale) {
+            format!("@{}", self.ratio)
+        } else {
+            String::new()
+        };
+        format!("{} {}{ratio}", self.layer, self.mode)
+    }
+
+    /// A measure of the layer, or the mean over its heads of one of theirs. The half width is that of the widest head then, which is a
+    /// bound where heads go together.
+    pub fn mean(&self, name: &str) -> Option<Mean> {
+        if let Some(mean) = self.measures.get(name) {
+            return Some(*mean);
+        }
+        let heads: Vec<&Mean> = self.heads.iter().filter_map(|head| head.measures.get(name)).collect();
+        let first = heads.first()?;
+        let half = |mean: &&Mean| mean.half_width;
+        Some(Mean {
+            mean: heads.iter().map(|mean| mean.mean).sum::<f64>() / heads.len() as f64,
+            half_width: heads.iter().filter_map(half).reduce(f64::max),
+            least: heads.iter().map(|mean| mean.least).fold(f64::INFINITY, f64::min),
+            most: heads.iter().map(|mean| mean.most).fold(f64::NEG_INFINITY, f64::max),
+            sequences: first.sequences,
+            values: heads.iter().map(|mean| mean.values).sum(),
+        })
+    }
+}
+
+impl ProbeRecord {
+    /// One line a measure, with unrounded numbers. A line of two layers has the second in the column `head`, as in `with 3`.
+    pub fn csv(&self) -> String {
+        let mut out = String::from("layer,mode,head,measure,mean,interval_95_half_width,least,most,sequences,values\n");
+        let mut line = |layer: usize, mode: String, head: String, name: &str, mean: &Mean| {
+            let half = mean.half_width.map_or(String::new(), |half| half.to_string());
+            let numbers = [mean.mean.to_string(), half, mean.least.to_string(), mean.most.to_string()].join(",");
+            out +=
+                &format!("{layer},{},{head},{name},{numbers},{},{}\n", csv_field(&mode), mean.sequences, mean.values);
+        };
+        for layer in &self.layers {
+            for (name, mean) in &layer.measures {
+                line(layer.layer, layer.mode.to_string(), String::new(), name, mean);
+            }
+            for head in &layer.heads {
+                for (name, mean) in &head.measures {
+                    line(layer.layer, layer.mode.to_string(), head.head.to_string(), name, mean);
+                }
+            }
+        }
+        for pair in &self.diversity {
+            for (name, mean) in &pair.measures {
+                line(pair.first, String::new(), format!("with {}", pair.second), name, mean);
+            }
+        }
+        out
+    }
+}

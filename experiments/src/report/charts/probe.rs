@@ -1,0 +1,174 @@
+//! The figures of a probe: where attention goes, spectra, and how far twins are from the hull.
+
+use plotters::style::text_anchor::{HPos, VPos};
+
+use super::axis::Axis;
+use super::plot::{Frame, INK, MUTED, Style, Styles, UNIT, draw, text_width};
+use super::rows::bar;
+use super::{Figure, Layout, SIZE};
+use crate::probe::{LayerRecord, ProbeRecord};
+use crate::report::ReportError;
+
+/// Height of a row in pixels.
+const ROW: i32 = 34;
+
+/// The parts of the attention over everything visible.
+const PARTS: [(&str, &str); 4] = [
+    ("window", "mass_window"),
+    ("selected entries", "mass_selected"),
+    ("sink", "mass_sink"),
+    ("missed", "mass_missed"),
+];
+
+/// The looks of parts and layers.
+pub fn probe_styles(record: &ProbeRecord) -> Styles {
+    let parts = PARTS.iter().enumerate().map(|(index, (name, _))| ((*name).to_owned(), Style::of(index)));
+    let layers = record.layers.iter().enumerate().map(|(index, layer)| (layer.name(), Style::of(index)));
+    parts.chain(layers).collect()
+}
+
+/// All figures of a probe.
+pub fn probe(record: &ProbeRecord) -> Result<Vec<Figure>, ReportError> {
+    Ok(vec![masses(record)?, spectra(record)?, distances(record)?])
+}
+
+fn frame<'a>(title: &'a str, layers: &[LayerRecord], x: Axis, x_title: &'a str) -> Frame<'a> {
+    let widest = layers.iter().map(|layer| text_width(&layer.name())).max().unwrap_or(0);
+    Frame {
+        title,
+        size: (SIZE.0, 26 + 44 + ROW * layers.len().max(2) as i32),
+        sides: (widest + 14, 18),
+        x,
+        y: Axis::rows(layers.len()),
+        x_title,
+        y_title: "",
+    }
+}
+
+fn masses(record: &ProbeRecord) -> Result<Figure, ReportError> {
+    let title = "Where attention goes";
+    let layers = &record.layers;
+    let svg = draw(
+        &frame(title, layers, Axis::linear(&[0.0, 1.0], (0.0, 1.0)), "share of the attention over everything visible"),
+        |canvas| {
+            for (row, layer) in layers.iter().enumerate() {
+                let height = -(row as f64);
+                let y = canvas.at(0.0, height).1;
+                canvas.text((canvas.bounds.0 - 8 * UNIT, y), &layer.name(), HPos::Right, VPos::Center, INK)?;
+                let mut left = 0.0;
+                for (index, (_, name)) in PARTS.iter().enumerate() {
+                    let Some(mean) = layer.mean(name) else { continue };
+                    let right = left + mean.mean;
+                    let (from, to) = (canvas.at(left, height).0, canvas.at(right, height).0);
+                    canvas.rectangle((from, y - 10 * UNIT), (to, y + 10 * UNIT), Style::of(index).colour, 0.85)?;
+                    left = right;
+                }
+            }
+            Ok(())
+        },
+    )?;
+    Ok(Figure {
+        title: title.to_owned(),
+        panels: vec![(None, svg)],
+        caption: "Of the attention that the layer's own queries would spread over their window, every visible entry and the sink; mean over heads \
+                  and queries. What is missed lies on entries that the layer does not read."
+            .to_owned(),
+        legend: PARTS.iter().map(|(name, _)| (None, (*name).to_owned())).collect(),
+        layout: Layout::Stacked,
+    })
+}
+
+fn spectra(record: &ProbeRecord) -> Result<Figure, ReportError> {
+    let title = "Spectra of Sigma_p";
+    let mean = |layer: &LayerRecord| -> Vec<f64> {
+        let count = layer.heads.first().map_or(0, |head| head.spectrum.len());
+        let at =
+            |index: usize| layer.heads.iter().map(|head| head.spectrum[index]).sum::<f64>() / layer.heads.len() as f64;
+        (0..count).map(at).collect()
+    };
+    // What is far below the largest is rounding.
+    let spectra: Vec<Vec<f64>> = record
+        .layers
+        .iter()
+        .map(mean)
+        .map(|values| values.into_iter().take_while(|share| *share > 1e-7).collect())
+        .collect();
+    let values: Vec<f64> = spectra.iter().flatten().copied().collect();
+    let longest = spectra.iter().map(Vec::len).max().unwrap_or(0);
+    let frame = Frame {
+        title,
+        size: SIZE,
+        sides: (58, 18),
+        x: Axis::counting(1.0, &[longest.max(2) as f64]),
+        y: Axis::positive(&values),
+        x_title: "direction, the strongest first",
+        y_title: "share of the variance",
+    };
+    let svg = draw(&frame, |canvas| {
+        for (index, shares) in spectra.iter().enumerate().rev() {
+            let style = Style::of(index);
+            let places: Vec<_> =
+                shares.iter().enumerate().map(|(at, share)| canvas.at(1.0 + at as f64, *share)).collect();
+            if places.len() > 1 {
+                canvas.line(places.clone(), style.colour, 1.8, style.dash)?;
+            }
+            for place in places {
+                canvas.marker(place, &style, 3.0)?;
+            }
+        }
+        Ok(())
+    })?;
+    Ok(Figure {
+        title: title.to_owned(),
+        panels: vec![(None, svg)],
+        caption: "Sigma_p is the covariance of the points under a query's weights, and the derivative of the output for the query is Sigma_p over \
+                  the square root of d: its strong directions are those in which a small change of the query moves the output. Mean over heads \
+                  and queries."
+            .to_owned(),
+        legend: record.layers.iter().map(|layer| (None, layer.name())).collect(),
+        layout: Layout::Stacked,
+    })
+}
+
+fn distances(record: &ProbeRecord) -> Result<Figure, ReportError> {
+    let title = "How far the twin's output is";
+    let named =
+        [("from the hull of the layer's points", "hull_distance"), ("from what the layer reads", "output_difference")];
+    let layers: Vec<LayerRecord> =
+        record.layers.iter().filter(|layer| record.twin.is_none() || layer.has_twin).cloned().collect();
+    let ends = layers.iter().flat_map(|layer| {
+        named.iter().filter_map(|(_, name)| layer.mean(name)).map(|mean| mean.mean + mean.half_width.unwrap_or(0.0))
+    });
+    let values: Vec<f64> = std::iter::once(0.0).chain(ends).collect();
+    let svg = draw(
+        &frame(title, &layers, Axis::linear(&values, (0.0, f64::INFINITY)), "distance over the output's length"),
+        |canvas| {
+            for (row, layer) in layers.iter().enumerate() {
+                let y = canvas.at(0.0, -(row as f64)).1;
+                canvas.text((canvas.bounds.0 - 8 * UNIT, y), &layer.name(), HPos::Right, VPos::Center, INK)?;
+                for (index, (_, name)) in named.iter().enumerate() {
+                    let Some(mean) = layer.mean(name) else { continue };
+                    let style =
+                        Style { colour: if index == 0 { Style::of(0).colour } else { MUTED }, ..Style::of(index) };
+                    let height = -(row as f64) + if index == 0 { 0.14 } else { -0.14 };
+                    if let Some(half) = mean.half_width {
+                        let (low, high) = (mean.mean - half, mean.mean + half);
+                        let end = |value: f64| (canvas.at(value, height), !canvas.holds_x(value));
+                        bar(canvas, end(low), end(high), style.colour)?;
+                    }
+                    canvas.marker(canvas.at(mean.mean, height), &style, 4.5)?;
+                }
+            }
+            Ok(())
+        },
+    )?;
+    Ok(Figure {
+        title: title.to_owned(),
+        panels: vec![(None, svg)],
+        caption: "Coloured discs: from the nearest output that any query of the layer has; grey squares: from the output that its own query has. Bars: \
+                  95% interval over sequences."
+            .to_owned(),
+        legend: Vec::new(),
+        layout: Layout::Stacked,
+    })
+}
