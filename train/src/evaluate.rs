@@ -161,12 +161,7 @@ pub fn evaluate_on(
 
 /// `sequences` training sequences that no run is trained on: of a stream of their own, named by `seed`, at most `rows` a batch.
 /// (A task on text draws them from the training files, so their bytes may well have been trained on.)
-pub fn calibration<'a>(
-    task: &'a dyn Task,
-    seed: u64,
-    sequences: usize,
-    rows: usize,
-) -> impl Iterator<Item = Batch> + 'a {
+pub fn calibration(task: &dyn Task, seed: u64, sequences: usize, rows: usize) -> impl Iterator<Item = Batch> + '_ {
     let own = random::stream(seed, random::CALIBRATION, 0).next_u64();
     let rows = rows.max(1);
     (0..sequences.div_ceil(rows))
@@ -174,7 +169,7 @@ pub fn calibration<'a>(
 }
 
 /// `sequences` different sequences of the evaluation set, drawn by `seed`, in ascending order, at most `rows` a batch.
-pub fn sample<'a>(task: &'a dyn Task, seed: u64, sequences: usize, rows: usize) -> impl Iterator<Item = Batch> + 'a {
+pub fn sample(task: &dyn Task, seed: u64, sequences: usize, rows: usize) -> impl Iterator<Item = Batch> + '_ {
     let mut rng = random::stream(seed, random::SAMPLE, 0);
     let drawn = random::subset(&mut rng, task.eval_sequences(), sequences);
     let batches: Vec<Vec<usize>> = drawn.chunks(rows.max(1)).map(<[usize]>::to_vec).collect();

@@ -193,17 +193,16 @@ mod tests {
         assert_eq!((all.len(), all[0][0][1].queries, choosing[0][0][1].queries), (1, 4, 2));
         // Queries 2 and 3 choose: {1, 2} against {0, 1} has one of three in common, {2, 3} against {2, 3} both.
         close(all[0][0][1].iou, (1.0 + 1.0 + 1.0 / 3.0 + 1.0) / 4.0);
-        close(choosing[0][0][1].iou, (1.0 / 3.0 + 1.0) / 2.0);
+        close(choosing[0][0][1].iou, f64::midpoint(1.0 / 3.0, 1.0));
         close(choosing[0][1][0].iou, choosing[0][0][1].iou);
-        close(choosing[0][0][0].mass, (0.8 + 0.7) / 2.0);
-        close(choosing[0][0][1].mass, (0.7 + 0.7) / 2.0);
-        close(choosing[0][1][0].mass, (2.0 / 3.0 + 0.5) / 2.0);
-        close(choosing[0][0][1].chance_mass, (2.0 / 3.0 + 0.5) / 2.0);
+        close(choosing[0][0][0].mass, f64::midpoint(0.8, 0.7));
+        close(choosing[0][0][1].mass, 0.7);
+        close(choosing[0][1][0].mass, f64::midpoint(2.0 / 3.0, 0.5));
+        close(choosing[0][0][1].chance_mass, f64::midpoint(2.0 / 3.0, 0.5));
         // Of three entries two and two share one (1/3) or two (1), at odds 2 to 1; of four, none, one or two at 1 to 4 to 1.
-        close(choosing[0][0][1].chance_iou.unwrap(), (5.0 / 9.0 + (4.0 / 3.0 + 1.0) / 6.0) / 2.0);
-        for layer in 0..2 {
-            close(all[0][layer][layer].iou, 1.0);
-        }
+        close(choosing[0][0][1].chance_iou.unwrap(), f64::midpoint(5.0 / 9.0, (4.0 / 3.0 + 1.0) / 6.0));
+        close(all[0][0][0].iou, 1.0);
+        close(all[0][1][1].iou, 1.0);
     }
 
     #[test]

@@ -46,17 +46,17 @@ pub struct Args {
 
 /// The command as it was given, as far as it decides the numbers.
 fn command(args: &Args) -> String {
-    let mut command = format!("csa2 overlap {}", super::quoted(&args.run));
+    let mut words = vec!["csa2 overlap".to_string(), super::quoted(&args.run)];
     if let Some(task) = &args.task {
-        command += &format!(" --task {}", super::quoted(task));
+        words.extend(["--task".to_string(), super::quoted(task)]);
     }
     if let Some(sequences) = args.sequences {
-        command += &format!(" --sequences {sequences}");
+        words.push(format!("--sequences {sequences}"));
     }
     if args.seed != 0 {
-        command += &format!(" --seed {}", args.seed);
+        words.push(format!("--seed {}", args.seed));
     }
-    command
+    words.join(" ")
 }
 
 /// Compares and writes the report.

@@ -7,7 +7,7 @@ use super::format::html as escape;
 use super::html::{document, fact_list, header};
 use super::terminal::{cells, new_table, print, title_cells};
 use super::{ReportError, format};
-use crate::overlap::{Common, Mean, Overlap, Pair};
+use crate::overlap::{Common, Mean, Overlap, Pair, Selecting};
 use crate::results::write_atomic;
 
 /// Over which queries.
@@ -63,7 +63,7 @@ pub fn table(overlap: &Overlap, width: u16) -> String {
         ("Intersection over union of what two layers select", Which::Union),
         ("Attention of the row's layer that lies on what the column's layer selects", Which::Attention),
     ] {
-        let names = overlap.layers.iter().map(|layer| layer.name());
+        let names = overlap.layers.iter().map(Selecting::name);
         let titles: Vec<String> = std::iter::once("layer".to_owned()).chain(names).collect();
         let mut table = new_table();
         table.set_header(title_cells(&titles, 1));
@@ -194,8 +194,8 @@ fn map(overlap: &Overlap, of: Of, which: Which, title: &str) -> String {
     };
     let heat = HeatMap {
         title: title.to_owned(),
-        rows: overlap.layers.iter().map(|layer| layer.name()).collect(),
-        columns: overlap.layers.iter().map(|layer| layer.name()).collect(),
+        rows: overlap.layers.iter().map(Selecting::name).collect(),
+        columns: overlap.layers.iter().map(Selecting::name).collect(),
         axes: which.axes(),
         cells: (0..count).map(|i| (0..count).map(|j| cell(i, j)).collect()).collect(),
     };

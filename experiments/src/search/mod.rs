@@ -177,7 +177,7 @@ impl Search {
         ModelConfig { layers: plan.clone(), pool: own.pool.filter(|_| plan.has_pool()), ..own.clone() }
     }
 
-    fn header(&self) -> Result<log::Header, SearchError> {
+    fn header(&self) -> log::Header {
         let mut file = self.file.clone();
         // A title changes no number.
         file.search.title = None;
@@ -190,7 +190,7 @@ impl Search {
         let config = digest.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
         let Options { backend, threads, .. } = self.options;
         let data = self.subject.task.data_digest().map(str::to_owned);
-        Ok(log::Header::new(config, self.subject.weights.digest(), data, backend, threads))
+        log::Header::new(config, self.subject.weights.digest(), data, backend, threads)
     }
 
     /// What is kept low, and what the task is judged by.
@@ -215,7 +215,7 @@ impl Search {
         }
         let _lock = folders::lock(out, WHAT)?;
         remove_partial(out);
-        let header = self.header()?;
+        let header = self.header();
         let log = log::Log::open(out, &header)?;
         let mut measuring = Measuring::new(self, log, stop);
         measuring.say_start();

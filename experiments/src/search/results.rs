@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use csa2_model::mix::LayerPlan;
 use serde::Serialize;
 
-use super::greedy::{Round, Stop};
+use super::changes::Change;
+use super::greedy::{Round, Stop, Worth};
 use super::log::{Header, Set};
 use super::{Calibration, Measuring, Search, SearchError};
 use crate::report::csv_field;
@@ -133,38 +134,32 @@ impl Found {
 
     /// One line a measured mix: the run's own, then every candidate of every round.
     pub fn csv(&self) -> String {
-        let names = [&self.measure.name, &self.other.name].map(|name| csv_field(name));
-        let mut out = String::from("round,layer,from,to,mix,taken,worsening,scored_entries,bytes_per_token");
-        out += &format!(",evaluation {},evaluation {}\n", names[0], names[1]);
+        let names = [&self.measure.name, &self.other.name];
+        let titles = names.map(|name| csv_field(&format!("evaluation {name}"))).join(",");
+        let mut lines =
+            vec![format!("round,layer,from,to,mix,taken,worsening,scored_entries,bytes_per_token,{titles}")];
         let evaluated = |mix: &str| {
             let point = self.path.iter().find(|point| point.mix == mix);
             let value = |name: &String| point.and_then(|point| point.evaluation.get(name)).map(f64::to_string);
-            [&self.measure.name, &self.other.name].map(|name| value(name).unwrap_or_default()).join(",")
+            names.map(|name| value(name).unwrap_or_default()).join(",")
         };
-        for start in self.path.iter().take(1) {
+        lines.extend(self.path.iter().take(1).map(|start| {
             let Point { mix, scored_entries, bytes_per_token, .. } = start;
-            let quoted = csv_field(mix);
-            out += &format!("0,,,,{quoted},true,0,{scored_entries},{bytes_per_token},{}\n", evaluated(mix));
-        }
+            format!("0,,,,{},true,0,{scored_entries},{bytes_per_token},{}", csv_field(mix), evaluated(mix))
+        }));
         for (number, round) in self.rounds.iter().enumerate() {
-            for (place, tried) in round.tried.iter().enumerate() {
-                let (change, worth) = (&tried.change, &tried.worth);
-                let (mix, taken) = (change.plan.to_string(), round.taken == Some(place));
+            lines.extend(round.tried.iter().enumerate().map(|(place, tried)| {
+                let Worth { worsening, scored_entries, bytes_per_token } = tried.worth;
+                let Change { layer, from, to, plan } = &tried.change;
+                let (mix, taken, number) = (plan.to_string(), round.taken == Some(place), number + 1);
                 let values = if taken { evaluated(&mix) } else { ",".into() };
-                out += &format!(
-                    "{},{},{},{},{},{taken},{},{},{},{values}\n",
-                    number + 1,
-                    change.layer,
-                    change.from,
-                    change.to,
-                    csv_field(&mix),
-                    worth.worsening,
-                    worth.scored_entries,
-                    worth.bytes_per_token
-                );
-            }
+                let mix = csv_field(&mix);
+                format!(
+                    "{number},{layer},{from},{to},{mix},{taken},{worsening},{scored_entries},{bytes_per_token},{values}"
+                )
+            }));
         }
-        out
+        lines.join("\n") + "\n"
     }
 
     /// Why the search ended, in words.

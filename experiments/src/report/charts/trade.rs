@@ -1,5 +1,7 @@
 //! Quality against cost on the way of a layer search.
 
+use std::collections::BTreeMap;
+
 use plotters::style::text_anchor::{HPos, VPos};
 
 use super::axis::{Axis, metric_axis};
@@ -25,15 +27,16 @@ pub fn trade_styles() -> Styles {
 /// A cost with its name.
 struct CostAxis {
     name: String,
-    of: fn(&Point) -> f64,
+    /// From scored entries and bytes per token.
+    of: fn(f64, f64) -> f64,
 }
 
 /// The measure, and what was measured besides, against scored entries and against cache bytes.
 pub fn trade_offs(found: &Found) -> Result<Vec<Figure>, ReportError> {
     let context = format::context(found.decode_context);
     let costs = [
-        CostAxis { name: format!("entries scored for a token at {context}"), of: |point| point.scored_entries },
-        CostAxis { name: "cache bytes per token of context".into(), of: |point| point.bytes_per_token },
+        CostAxis { name: format!("entries scored for a token at {context}"), of: |scored, _| scored },
+        CostAxis { name: "cache bytes per token of context".into(), of: |_, bytes| bytes },
     ];
     [&found.measure, &found.other].into_iter().map(|measure| figure(found, measure, &costs)).collect()
 }
@@ -65,7 +68,7 @@ fn figure(found: &Found, measure: &MetricRecord, costs: &[CostAxis]) -> Result<F
 }
 
 /// A mix's value where it has one.
-fn value(values: &std::collections::BTreeMap<String, f64>, measure: &MetricRecord) -> Option<f64> {
+fn value(values: &BTreeMap<String, f64>, measure: &MetricRecord) -> Option<f64> {
     values.get(&measure.name).copied().filter(|value| value.is_finite())
 }
 
@@ -77,29 +80,18 @@ fn rest(found: &Found, measure: &MetricRecord, cost: &CostAxis) -> Vec<(f64, f64
     let tried = found.rounds.iter().flat_map(|round| {
         round.tried.iter().enumerate().filter(|(place, _)| round.taken != Some(*place)).map(|(_, tried)| tried.worth)
     });
-    let as_point = |scored_entries, bytes_per_token| Point {
-        step: 0,
-        change: None,
-        mix: String::new(),
-        selecting: 0,
-        scored_entries,
-        bytes_per_token,
-        worsening: 0.0,
-        calibration: Default::default(),
-        evaluation: Default::default(),
-    };
-    tried
-        .filter(|worth| worth.worsening.is_finite())
-        .map(|worth| {
-            ((cost.of)(&as_point(worth.scored_entries, worth.bytes_per_token)), start + sign * worth.worsening)
-        })
+    let worths = tried.filter(|worth| worth.worsening.is_finite());
+    worths
+        .map(|worth| ((cost.of)(worth.scored_entries, worth.bytes_per_token), start + sign * worth.worsening))
         .collect()
 }
 
 /// One drawing, and whether its points carry numbers in place of mixes.
 fn drawing(found: &Found, measure: &MetricRecord, cost: &CostAxis) -> Result<(String, bool), ReportError> {
-    let series = |of: fn(&Point) -> &std::collections::BTreeMap<String, f64>| -> Vec<(&Point, f64, f64)> {
-        let points = found.path.iter().filter_map(|point| Some((point, (cost.of)(point), value(of(point), measure)?)));
+    let series = |of: fn(&Point) -> &BTreeMap<String, f64>| -> Vec<(&Point, f64, f64)> {
+        let points = found.path.iter().filter_map(|point| {
+            Some((point, (cost.of)(point.scored_entries, point.bytes_per_token), value(of(point), measure)?))
+        });
         points.collect()
     };
     let chosen = series(|point| &point.calibration);
