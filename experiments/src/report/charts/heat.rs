@@ -43,8 +43,9 @@ pub fn heat_map(map: &HeatMap) -> String {
     let (width, height) = (left + columns * across + 8, top + rows * CELL.1 + 8);
     let mut out = format!(
         "<svg role=\"img\" aria-label=\"{}\" viewBox=\"0 0 {width} {height}\" xmlns=\"http://www.w3.org/2000/svg\" \
-         style=\"max-width:{width}px\">",
-        format::html(&map.title)
+         style=\"max-width:{width}px;min-width:{}px\">",
+        format::html(&map.title),
+        width.min(430)
     );
     out += &text(left + columns * across / 2, 12, "middle", TEXT, &css(MUTED), &map.axes[1]);
     out += &text(left - 8, top - 12, "end", TEXT, &css(MUTED), &map.axes[0]);

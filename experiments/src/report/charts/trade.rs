@@ -116,9 +116,10 @@ fn drawing(found: &Found, measure: &MetricRecord, cost: &CostAxis) -> Result<(St
             canvas.dot(canvas.at(x, y), MUTED, 2.6)?;
         }
         // The larger marker below shows around the smaller one where both lie on each other.
-        line(canvas, &judged, &styles[EVALUATION], 6.5)?;
+        let below = line(canvas, &judged, &styles[EVALUATION], 6.5)?;
         let places = line(canvas, &chosen, &styles[CALIBRATION], 3.8)?;
-        numbered = label(canvas, &chosen, &places)?;
+        let lines: Vec<Room> = [&below, &places].into_iter().flat_map(|places| rooms(places)).collect();
+        numbered = label(canvas, &chosen, &places, &lines)?;
         Ok(())
     })?;
     Ok((svg, numbered))
@@ -134,16 +135,26 @@ fn line(canvas: &Canvas, series: &[(&Point, f64, f64)], style: &Style, radius: f
     Ok(places)
 }
 
+/// Pieces of a line for which labels are to leave room: short ones, for a rectangle around a long slope would take everything.
+fn rooms(places: &[Place]) -> Vec<Room> {
+    const PIECES: i32 = 24;
+    let piece = |ends: &[Place], number: i32| {
+        let at = |from: i32, to: i32, part: i32| from + (to - from) * part / PIECES;
+        let place = |part: i32| (at(ends[0].0, ends[1].0, part), at(ends[0].1, ends[1].1, part));
+        Room::between(place(number), place(number + 1))
+    };
+    places.windows(2).flat_map(|ends| (0..PIECES).map(|number| piece(ends, number)).collect::<Vec<_>>()).collect()
+}
+
 /// Writes the mixes beside their points, or the steps where the mixes find no room; returns whether it did the latter.
-fn label(canvas: &Canvas, series: &[(&Point, f64, f64)], places: &[Place]) -> Outcome<bool> {
+fn label(canvas: &Canvas, series: &[(&Point, f64, f64)], places: &[Place], lines: &[Room]) -> Outcome<bool> {
     let taken: Vec<Room> = places.iter().map(|place| Room::around(*place, 8 * UNIT, 8 * UNIT)).collect();
-    let lines: Vec<Room> = places.windows(2).map(|ends| Room::between(ends[0], ends[1])).collect();
     let mut texts: Vec<String> = series.iter().map(|(point, ..)| format::shorten(&point.mix, NAME)).collect();
-    let mut rooms = place_labels(places, &texts, &taken, &lines, canvas.bounds);
+    let mut rooms = place_labels(places, &texts, &taken, lines, canvas.bounds);
     let numbered = rooms.iter().any(Option::is_none);
     if numbered {
         texts = series.iter().map(|(point, ..)| point.step.to_string()).collect();
-        rooms = place_labels(places, &texts, &taken, &lines, canvas.bounds);
+        rooms = place_labels(places, &texts, &taken, lines, canvas.bounds);
     }
     for (text, room) in texts.iter().zip(rooms) {
         if let Some(room) = room {
@@ -151,4 +162,21 @@ fn label(canvas: &Canvas, series: &[(&Point, f64, f64)], places: &[Place]) -> Ou
         }
     }
     Ok(numbered)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slope_leaves_room_on_both_of_its_sides() {
+        let slope = rooms(&[(0, 0), (2400, 1200), (2400, 0)]);
+        assert_eq!(slope.len(), 48);
+        let beside = [(1200, 300), (600, 700)];
+        let texts = ["a mix".to_owned(), "other".to_owned()];
+        let found = place_labels(&beside, &texts, &[], &slope, (0, 0, 2400, 1200));
+        let right = |place: Place| place_labels(&[place], &texts[..1], &[], &[], (0, 0, 2400, 1200))[0];
+        // Both stand where they would without the line.
+        assert_eq!(found, [right(beside[0]), place_labels(&beside[1..], &texts[1..], &[], &[], (0, 0, 2400, 1200))[0]]);
+    }
 }
