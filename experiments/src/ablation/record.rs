@@ -45,9 +45,10 @@ pub fn record(config: &AblationConfig, hashes: &[String], command: String) -> Ab
             .zip(hashes)
             .map(|(v, hash)| VariantRecord {
                 // Of an ablation that measures its weights in one model alone there is nothing to compare.
-                searches: match config.evaluations.is_empty() {
-                    true => BTreeMap::new(),
-                    false => searched::of_variant(v, section.decode_context),
+                searches: if config.evaluations.is_empty() {
+                    BTreeMap::new()
+                } else {
+                    searched::of_variant(v, section.decode_context)
                 },
                 ..variant_record(v, hash, section.decode_context)
             })

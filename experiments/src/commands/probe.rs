@@ -47,17 +47,11 @@ pub struct Args {
 
 /// The command as it was given, as far as it decides the numbers.
 fn command(args: &Args) -> String {
-    let mut command = format!("csa2 probe {}", super::quoted(&args.run));
-    if let Some(twin) = &args.twin {
-        command += &format!(" --twin {}", super::quoted(twin));
-    }
-    if let Some(task) = &args.task {
-        command += &format!(" --task {}", super::quoted(task));
-    }
-    if let Some(sequences) = args.sequences {
-        command += &format!(" --sequences {sequences}");
-    }
-    format!("{command} --queries {} --seed {}", args.queries, args.seed)
+    let twin = args.twin.as_ref().map(|twin| format!(" --twin {}", super::quoted(twin))).unwrap_or_default();
+    let task = args.task.as_ref().map(|task| format!(" --task {}", super::quoted(task))).unwrap_or_default();
+    let sequences = args.sequences.map(|count| format!(" --sequences {count}")).unwrap_or_default();
+    let (run, queries, seed) = (super::quoted(&args.run), args.queries, args.seed);
+    format!("csa2 probe {run}{twin}{task}{sequences} --queries {queries} --seed {seed}")
 }
 
 /// Probes and writes the report.

@@ -195,7 +195,7 @@ pub fn measure(options: &Options, stop: &AtomicBool) -> Result<ProbeRecord, Prob
     }
     let twin = options.twin.as_deref().map(|folder| Twin::open(folder, model, device)).transpose()?;
     let sums = collect(&subject, twin.as_ref(), sequences, options, stop)?;
-    Ok(record::record(&subject, twin.as_ref(), sums, sequences, options))
+    Ok(record::record(&subject, twin.as_ref(), &sums, sequences, options))
 }
 
 /// A run whose layers are full where the probed run's reuse.
@@ -309,11 +309,13 @@ fn collect(
                 let next = positions[(place + 1) % positions.len()];
                 let elsewhere =
                     (next != position).then(|| (view.seat(next), twin_view.as_ref().map(|twin| twin.seat(next))));
-                one(view, &seat, twin.as_ref(), elsewhere, &mut sums).map_err(|error| ProbeError::Geometry {
-                    run: options.run.display().to_string(),
-                    layer: view.layer,
-                    mode: view.mode,
-                    error,
+                one(view, &seat, twin.as_ref(), elsewhere.as_ref(), &mut sums).map_err(|error| {
+                    ProbeError::Geometry {
+                        run: options.run.display().to_string(),
+                        layer: view.layer,
+                        mode: view.mode,
+                        error,
+                    }
                 })?;
             }
         }
@@ -345,14 +347,14 @@ fn one(
     view: &LayerView,
     seat: &Seat,
     twin: Option<&Seat>,
-    elsewhere: Option<(Seat, Option<Seat>)>,
+    elsewhere: Option<&(Seat, Option<Seat>)>,
     sums: &mut Sums,
 ) -> Result<(), GeometryError> {
     for ((name, _), value) in LAYER.iter().zip(measures::layer(seat)?) {
         sums.layer(view.layer, name, value);
     }
     let (everything, fresh) = whole(view, seat)?;
-    let fresh_elsewhere = match &elsewhere {
+    let fresh_elsewhere = match elsewhere {
         Some((other, None)) => whole(view, other)?.1,
         _ => Vec::new(),
     };
@@ -400,7 +402,7 @@ fn one(
             sums.head(view.layer, head, "outside_hull", f64::from(u8::from(distance > 0.0)));
         }
         sums.undecided += gap.undecided;
-        if let Some((other, other_twin)) = &elsewhere {
+        if let Some((other, other_twin)) = elsewhere {
             let target = self::target(other, other_twin.as_ref(), head, &fresh_elsewhere)?;
             let gap = gaps::outputs(&read_out, &own, &target)?;
             if let Some(distance) = gap.distance {

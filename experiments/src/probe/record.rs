@@ -148,7 +148,7 @@ fn measures(sums: &Sums, of: Of) -> Measures {
 pub(super) fn record(
     subject: &Subject,
     twin: Option<&Twin>,
-    sums: Sums,
+    sums: &Sums,
     sequences: usize,
     options: &Options,
 ) -> ProbeRecord {
@@ -161,11 +161,11 @@ pub(super) fn record(
         content_from: layer.content_from,
         address_from: layer.address_from,
         has_twin: twin.is_some_and(|twin| twin.layer(layer.index).is_some()),
-        measures: measures(&sums, Of::Layer(layer.index)),
+        measures: measures(sums, Of::Layer(layer.index)),
         heads: (0..model.heads)
             .map(|head| HeadRecord {
                 head,
-                measures: measures(&sums, Of::Head(layer.index, head)),
+                measures: measures(sums, Of::Head(layer.index, head)),
                 spectrum: sums.mean_spectrum(layer.index, head),
             })
             .collect(),
@@ -173,7 +173,7 @@ pub(super) fn record(
     let diversity = pairs(model).into_iter().map(|(first, second)| Diversity {
         first,
         second,
-        measures: measures(&sums, Of::Pair(first, second)),
+        measures: measures(sums, Of::Pair(first, second)),
     });
     ProbeRecord {
         schema: SCHEMA,
@@ -241,8 +241,9 @@ impl ProbeRecord {
         let mut line = |layer: usize, mode: String, head: String, name: &str, mean: &Mean| {
             let half = mean.half_width.map_or(String::new(), |half| half.to_string());
             let numbers = [mean.mean.to_string(), half, mean.least.to_string(), mean.most.to_string()].join(",");
-            out +=
-                &format!("{layer},{},{head},{name},{numbers},{},{}\n", csv_field(&mode), mean.sequences, mean.values);
+            let line =
+                format!("{layer},{},{head},{name},{numbers},{},{}\n", csv_field(&mode), mean.sequences, mean.values);
+            out.push_str(&line);
         };
         for layer in &self.layers {
             for (name, mean) in &layer.measures {

@@ -95,7 +95,7 @@ impl LayerView {
         let slots = self.topk.len() / seq;
         let entries = self.main.len() / self.width;
         let listed = self.topk[position * slots..(position + 1) * slots].iter();
-        let visible = if self.ratio == 0 { 0 } else { ((position + 1) / self.ratio).min(entries) };
+        let visible = (position + 1).checked_div(self.ratio).unwrap_or(0).min(entries);
         // An entry that is listed twice is read twice, which no selection does; padding is below 0.
         let selected =
             listed.filter_map(|&entry| usize::try_from(entry).ok()).filter(|&entry| entry < visible).collect();

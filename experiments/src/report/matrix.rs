@@ -34,9 +34,10 @@ pub struct Matrix {
     pub rows: Vec<(String, Vec<Option<Cell>>)>,
 }
 
-/// The pool that a variant's layers search in, in one of the models; none where no layer of it chooses anew.
-fn pool(variant: &Variant, model: &str) -> Option<Option<PoolRecord>> {
-    variant.record.searches.get(model).map(|search| search.pool)
+/// Whether a variant's layers search in another pool in one of the models than in the one that was trained.
+fn foreign(variant: &Variant, model: &str) -> bool {
+    let search = |model: &str| variant.record.searches.get(model);
+    search(model).is_some_and(|here| search(TRAINED).is_none_or(|trained| trained.pool != here.pool))
 }
 
 impl Matrix {
@@ -78,7 +79,7 @@ impl Matrix {
                     Some((value?, format!("{}/seed-{}", variant.record.name, summary.seed)))
                 });
                 let (values, runs): (Vec<f64>, Vec<String>) = found.unzip();
-                let foreign = pool(variant, column).is_some_and(|here| Some(here) != pool(variant, TRAINED));
+                let foreign = foreign(variant, column);
                 Some(Cell { estimate: stats::estimate(&values).ok()?, runs, foreign })
             };
             (variant.record.name.clone(), columns.iter().map(cell).collect())
