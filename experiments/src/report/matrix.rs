@@ -110,6 +110,36 @@ impl Matrix {
     }
 }
 
+/// In words, for every model whose pool some weights were trained with and others not: what each of them reaches in it, and whether the
+/// intervals of the first two touch.
+pub fn answer(analysis: &Analysis) -> Vec<String> {
+    let higher = analysis.ablation.record.metric.higher_is_better;
+    let matrices = Matrix::all(analysis);
+    let Some(matrix) = matrices.first() else { return Vec::new() };
+    let mut out = Vec::new();
+    for (place, column) in matrix.columns.iter().enumerate().skip(1) {
+        let mut cells: Vec<(&str, &Cell)> =
+            matrix.rows.iter().filter_map(|(name, cells)| Some((name.as_str(), cells[place].as_ref()?))).collect();
+        let mixed = cells.iter().any(|(_, cell)| cell.foreign) && cells.iter().any(|(_, cell)| !cell.foreign);
+        if !mixed {
+            continue;
+        }
+        let order = |a: f64, b: f64| if higher { b.total_cmp(&a) } else { a.total_cmp(&b) };
+        cells.sort_by(|(_, one), (_, other)| order(one.estimate.mean, other.estimate.mean));
+        let told: Vec<String> =
+            cells.iter().map(|(name, cell)| format!("{name} {}", Matrix::text(Some(*cell)))).collect();
+        let apart = match (cells[0].1.estimate.interval(), cells[1].1.estimate.interval()) {
+            (Some(one), Some(other)) if one.0 > other.1 || other.0 > one.1 => {
+                "; the intervals of the first two do not touch"
+            }
+            (Some(_), Some(_)) => "; the intervals of the first two touch",
+            _ => "",
+        };
+        out.push(format!("In the model \"{column}\": {}{apart}.", told.join(", ")));
+    }
+    out
+}
+
 /// Every model that layers search in, once: its name and what the search costs. Where variants differ, each with its name.
 fn costs<'a>(analysis: &Analysis<'a>) -> Vec<(String, &'a SearchRecord)> {
     let record = &analysis.ablation.record;
@@ -172,6 +202,11 @@ pub fn html(analysis: &Analysis) -> String {
         return String::new();
     }
     let mut out = String::from("<h3>The same weights in other models</h3>\n");
+    let answer = answer(analysis);
+    if !answer.is_empty() {
+        let lines: String = answer.iter().map(|line| format!("<li>{}</li>\n", format::html(line))).collect();
+        out.push_str(&format!("<ul>\n{lines}</ul>\n"));
+    }
     for matrix in &matrices {
         out.push_str(&format!("<h4>{}</h4>\n", format::html(&format::heading(&matrix.label))));
         out.push_str(&html_table(matrix.cells()));
@@ -297,6 +332,7 @@ mod tests {
         let matrices = Matrix::all(&analysis);
         let foreign: Vec<bool> = matrices[0].rows[0].1.iter().flatten().map(|cell| cell.foreign).collect();
         assert_eq!(foreign, [false, true]);
+        assert_eq!(answer(&analysis).len(), 0, "nobody was trained with that pool");
         assert!(matrices[0].cells().1[0][3].ends_with(" †"), "{:?}", matrices[0].cells().1);
         let (titles, rows) = searches(&analysis).unwrap();
         assert_eq!(titles[2], "entries scored at 4K");
@@ -306,5 +342,14 @@ mod tests {
                 .map(|row| row.map(String::from).to_vec())
         );
         assert!(html(&analysis).contains("† These weights"));
+        // Another variant is trained with the narrow pool.
+        let RunState::Finished(summary) = &mut ablation.variants[1].runs[0].state else { panic!("finished") };
+        summary.evaluations.insert("narrow".into(), BTreeMap::from([("accuracy".to_string(), 0.6)]));
+        ablation.variants[1].record.searches =
+            BTreeMap::from([TRAINED, "narrow"].map(|name| (name.to_string(), search(Some(4), 8, None))));
+        let told = answer(&Analysis::new(&ablation));
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert!(told[0].starts_with("In the model \"narrow\": post 0.6"), "{told:?}");
+        assert!(told[0].contains(", base 0.3") && told[0].ends_with(" †."), "{told:?}");
     }
 }

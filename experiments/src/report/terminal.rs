@@ -55,6 +55,9 @@ fn section(analysis: &Analysis, width: u16) -> String {
     if let Some(searches) = searches {
         more(matrix::searches_key(analysis), searches);
     }
+    for line in matrix::answer(analysis) {
+        out.push_str(&format!("- {}\n", format::terminal(&line)));
+    }
     if matrices.iter().any(Matrix::has_foreign) {
         out.push_str(&format!("{}\n", matrix::FOREIGN));
     }
