@@ -5,6 +5,7 @@ use burn::tensor::TensorReadError;
 use thiserror::Error;
 
 use crate::ablation::AblationError;
+use crate::geometry::GeometryError;
 
 /// Why something cannot be measured.
 #[derive(Debug, Error)]
@@ -51,6 +52,12 @@ pub enum BenchError {
     /// The training step's model or task is wrong.
     #[error("{0}")]
     Step(String),
+    /// A question of geometry that has no answer.
+    #[error("geometry: {0}")]
+    Geometry(#[from] GeometryError),
+    /// An answer of geometry that is not what it must be.
+    #[error("geometry: {0}")]
+    Answer(String),
     /// The process that measures memory failed.
     #[error("the process that measures memory: {0}")]
     Peak(String),

@@ -7,6 +7,7 @@
 
 pub mod decode;
 mod error;
+pub mod geometry;
 mod inputs;
 mod json;
 pub mod kl;

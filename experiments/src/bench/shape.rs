@@ -89,7 +89,7 @@ pub fn chosen<S: Shape>(names: &[String], change: impl Fn(S) -> S) -> Result<Vec
 }
 
 /// The letters that the report uses.
-const LETTERS: [(&str, &str); 14] = [
+const LETTERS: [(&str, &str); 15] = [
     ("batch", "B"),
     ("seq", "S"),
     ("layers", "L"),
@@ -104,6 +104,7 @@ const LETTERS: [(&str, &str); 14] = [
     ("ratio", "m"),
     ("pool-blocks", "pool "),
     ("pool-size", "x"),
+    ("points", "points "),
 ];
 
 /// `B1 S1024 H8 d128 N1024 K64 W128`, as one line.

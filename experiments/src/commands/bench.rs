@@ -6,12 +6,12 @@ use std::process::ExitCode;
 
 use serde_json::json;
 
-use self::flags::{DecodeFlags, KlFlags, ReadoutFlags, SelectFlags, StepFlags};
+use self::flags::{DecodeFlags, GeometryFlags, KlFlags, ReadoutFlags, SelectFlags, StepFlags};
 use super::Failure;
 use crate::backend::Backend;
 use crate::bench::readout::Measured;
 use crate::bench::{
-    Bench, Effort, Results, Shape, chosen, decode, kl, peak, readout, render_json, render_text, select, step,
+    Bench, Effort, Results, Shape, chosen, decode, geometry, kl, peak, readout, render_json, render_text, select, step,
 };
 use crate::say::say;
 
@@ -72,6 +72,11 @@ enum Operator {
         after_help = "Without --config: the quickstart's model (`swa full reuse*2`) on 32 sequences of 48 tokens.\n\nExamples:\n  csa2 bench step\n  csa2 bench step --config configs/quickstart.toml --variant \"all full\""
     )]
     Step(StepFlags),
+    /// Geometry of the read-out: queries that reach targets, membership of a hull
+    #[command(
+        after_help = "Cases: reach, membership (100 points, n 640, d 512).\nPlain Rust in f64 on one thread, whatever the backend; every answer is checked.\n\nExamples:\n  csa2 bench geometry\n  csa2 bench geometry --case reach --entries 200 --dim 64"
+    )]
+    Geometry(GeometryFlags),
     /// The process that measures memory
     #[command(name = peak::COMMAND, hide = true)]
     Peak(ReadoutFlags),
@@ -131,6 +136,7 @@ fn measure(args: &Args, bench: &Bench, threads: usize) -> Result<Results, Failur
         Operator::Kl(KlFlags::default()),
         Operator::Decode(DecodeFlags::default()),
         Operator::Step(StepFlags::default()),
+        Operator::Geometry(GeometryFlags::default()),
     ];
     let backend = args.common.backend;
     let mut results = Results::default();
@@ -160,6 +166,11 @@ fn measure(args: &Args, bench: &Bench, threads: usize) -> Result<Results, Failur
             Operator::Decode(flags) => {
                 for (case, shape) in held(backend, &flags.cases, |shape| flags.change(shape))? {
                     results.rows.push(decode::run(bench, &case, &shape)?);
+                }
+            }
+            Operator::Geometry(flags) => {
+                for (case, shape) in chosen(&flags.cases, |shape| flags.change(shape))? {
+                    results.rows.push(geometry::run(bench, &case, &shape)?);
                 }
             }
             Operator::Step(flags) => {

@@ -30,7 +30,7 @@ pub enum Reach {
     OutsideOrBoundary {
         /// Unit vector v, `[d]`, with `<v, c_j - u> <= margin` for every j, and less for some.
         direction: Vec<f64>,
-        /// The largest `<v, c_j - u>`: below 0 outside, and on the boundary 0 up to the precision.
+        /// The largest `<v, c_j - u>`: minus the distance outside, and on the boundary 0, up to the precision.
         margin: f64,
         /// Distance of the target from the hull; on the boundary 0 up to the precision.
         distance: f64,
@@ -106,17 +106,17 @@ impl Family {
         Ok(Reach::Undecided { residual, reason: "the output of the query found is not near enough to the target" })
     }
 
-    /// Accepts a functional that supports the hull at the target.
+    /// Accepts a functional that supports the hull at the target; outside of the hull, the one that separates it by the distance.
     fn refuse(&self, u: &[f64], from: &Mat<f64>, functional: &[f64], residual: f64) -> Result<Reach, GeometryError> {
         let undecided = |reason| Ok(Reach::Undecided { residual, reason });
-        let Some(Supporting { direction, margin, .. }) = self.hull.supports(from, functional) else {
+        let (functional, distance) = match self.hull.locate(u)? {
+            Membership::Inside { distance, .. } => (functional.to_vec(), distance),
+            Membership::Outside { distance, direction, .. } => (direction, distance),
+            Membership::Undecided { .. } => return undecided("the target's distance from the hull is not certain"),
+        };
+        let Some(Supporting { direction, margin, .. }) = self.hull.supports(from, &functional) else {
             return undecided("no query reaches the target, and no functional supports the hull there");
         };
-        match self.hull.locate(u)? {
-            Membership::Inside { distance, .. } | Membership::Outside { distance, .. } => {
-                Ok(Reach::OutsideOrBoundary { direction, margin: margin * self.hull.frame.unit(), distance })
-            }
-            Membership::Undecided { .. } => undecided("the target's distance from the hull is not certain"),
-        }
+        Ok(Reach::OutsideOrBoundary { direction, margin: margin * self.hull.frame.unit(), distance })
     }
 }

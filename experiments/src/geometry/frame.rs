@@ -123,9 +123,13 @@ impl Frame {
         let mut shift = vec![0.0; d];
         for (i, shift) in shift.iter_mut().enumerate() {
             let column = centred.col_as_slice_mut(i);
-            column.iter_mut().for_each(|value| *value /= inner);
+            for value in &mut *column {
+                *value /= inner;
+            }
             *shift = column.iter().sum::<f64>() / n as f64;
-            column.iter_mut().for_each(|value| *value -= *shift);
+            for value in column {
+                *value -= *shift;
+            }
         }
         let radius = (0..n).map(|j| (0..d).map(|i| centred[(j, i)].powi(2)).sum::<f64>()).fold(0.0, f64::max).sqrt();
         let svd = Svd::of("centred entries", centred.as_ref())?;

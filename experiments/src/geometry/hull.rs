@@ -5,7 +5,7 @@ use faer::Mat;
 use super::entries::Entries;
 use super::error::{GeometryError, tolerance};
 use super::frame::Frame;
-use super::linalg::{norm, times, transpose_times};
+use super::linalg::{norm, normalise, times, transpose_times};
 use super::nnls;
 
 /// How exactly questions about hulls are answered, relative to the hull's radius: its farthest point's distance from its mean. Where the
@@ -22,7 +22,7 @@ pub struct Precision {
 
 impl Precision {
     /// What is used unless something else is asked for.
-    pub const DEFAULT: Self = Self { rank: 1e-12, distance: 1e-10, reach: 1e-11 };
+    pub const DEFAULT: Self = Self { rank: 1e-12, distance: 1e-10, reach: 1e-10 };
 
     pub(super) fn check(&self) -> Result<(), GeometryError> {
         tolerance("relative tolerance of the rank", self.rank)?;
@@ -103,8 +103,21 @@ impl Hull {
     pub fn locate(&self, u: &[f64]) -> Result<Membership, GeometryError> {
         let seen = self.frame.see("point", u)?;
         let from = self.frame.from(&seen);
-        let weights = nearest(&self.frame.metric(&from));
-        Ok(self.judge(&from, weights))
+        let metric = self.frame.metric(&from);
+        let farthest = (0..metric.nrows()).map(|j| norm(&row(&metric, j))).fold(0.0, f64::max);
+        // The solver's own precision is relative to the length that it is given; where that is not enough, what was found is the next.
+        let mut length = if farthest > 0.0 { farthest } else { 1.0 };
+        for _ in 0..4 {
+            let gap = match self.judge(&from, nearest(&metric, length)) {
+                Membership::Undecided { most, .. } => most / self.frame.unit(),
+                decided => return Ok(decided),
+            };
+            if gap >= 0.1 * length {
+                break;
+            }
+            length = gap;
+        }
+        Ok(self.judge(&from, nearest(&metric, length)))
     }
 
     /// What weights prove, checked on the points themselves, seen from the one in question.
@@ -150,18 +163,20 @@ pub(super) struct Supporting {
     pub margin: f64,
 }
 
+fn row(matrix: &Mat<f64>, j: usize) -> Vec<f64> {
+    matrix.row(j).iter().copied().collect()
+}
+
 /// Weights, `[n]`, of the combination of the rows of `metric`, `[n, r]`, that is nearest to 0.
 ///
-/// They are, up to their sum, the coefficients >= 0 with which the columns `(row_j, s)` come nearest to `(0, s)`, whatever s > 0 is.
-fn nearest(metric: &Mat<f64>) -> Vec<f64> {
+/// They are, up to their sum, the coefficients >= 0 with which the columns `(row_j, s)` come nearest to `(0, s)`, whatever the length s > 0
+/// is.
+fn nearest(metric: &Mat<f64>, s: f64) -> Vec<f64> {
     let (n, r) = (metric.nrows(), metric.ncols());
-    let farthest = (0..n).map(|j| (0..r).map(|i| metric[(j, i)].powi(2)).sum::<f64>()).fold(0.0, f64::max).sqrt();
-    let s = if farthest > 0.0 { farthest } else { 1.0 };
     let columns = Mat::from_fn(r + 1, n, |i, j| if i < r { metric[(j, i)] / s } else { 1.0 });
     let mut goal = vec![0.0; r + 1];
     goal[r] = 1.0;
     let mut weights = nnls::solve(columns.as_ref(), &goal).x;
-    let sum: f64 = weights.iter().sum();
-    weights.iter_mut().for_each(|weight| *weight /= sum);
+    normalise(&mut weights);
     weights
 }

@@ -8,7 +8,7 @@ use super::linalg::{dot, norm, weighted_gram};
 
 /// Weights p above 0 whose mean is so near to u that a correction of them to the mean u leaves them above 0.
 ///
-/// With x_j the points seen from u, g their mean and S their covariance under p, the weights `p_j (1 - <a, x_j - g>)` with `S a = g` have the
+/// With `x_j` the points seen from u, g their mean and S their covariance under p, the weights `p_j (1 - <a, x_j - g>)` with `S a = g` have the
 /// same sum and the mean 0. They are above 0 if `<a, x_j - g> < 1` for all j. Rounding of the points can make g larger by `noise`; half of
 /// the room is left to it and to rounding of the proof itself.
 pub(super) struct Interior<'a> {

@@ -105,6 +105,14 @@ impl Svd {
     }
 }
 
+/// Divides weights that are not all 0 by their sum.
+pub fn normalise(weights: &mut [f64]) {
+    let sum: f64 = weights.iter().sum();
+    for weight in weights {
+        *weight /= sum;
+    }
+}
+
 /// The power of two next below `value`, which is finite and above zero: a division by it is exact.
 pub fn power_of_two(value: f64) -> f64 {
     let exponent = value.log2().floor().clamp(-1022.0, 1023.0);

@@ -1,6 +1,6 @@
-//! The convex problem behind "which query reaches u": `min log sum_j rho_j exp(<q, x_j>)`, where x_j are the points seen from u.
+//! The convex problem behind "which query reaches u": `min log sum_j rho_j exp(<q, x_j>)`, where `x_j` are the points seen from u.
 //!
-//! Its gradient is the mean of the x_j, so the minimiser's mean is u. Damped Newton, in white coordinates.
+//! Its gradient is the mean of the `x_j`, so the minimiser's mean is u. Damped Newton, in white coordinates.
 
 use faer::linalg::solvers::Solve;
 use faer::{Mat, MatRef, Side};
@@ -57,41 +57,44 @@ pub fn minimise(x: MatRef<'_, f64>, log_prior: &[f64], enough: impl Fn(&[f64], &
                 hessian[(i, j)] -= here.gradient[i] * here.gradient[j];
             }
         }
-        let Some(next) = step(&hessian, &here).and_then(|step| search(x, log_prior, &here, &step)) else { break };
+        let Some(next) = advance(x, log_prior, &hessian, &here) else { break };
         here = next;
     }
     Minimum { q: here.q, p: here.p, gradient: here.gradient, separates }
 }
 
-/// Newton's step; where probabilities underflow, the covariance loses rank, and a little of its trace is added until it has it.
-fn step(hessian: &Mat<f64>, here: &Place) -> Option<Vec<f64>> {
+/// One step. Where probabilities underflow, the covariance loses rank, and a little of its largest variance is added until it has it and
+/// a step helps.
+fn advance(x: MatRef<'_, f64>, log_prior: &[f64], hessian: &Mat<f64>, here: &Place) -> Option<Place> {
     let r = hessian.nrows();
     let largest = (0..r).map(|i| hessian[(i, i)]).fold(0.0, f64::max);
-    let mut added = 0.0;
-    for _ in 0..20 {
+    for added in std::iter::once(0.0).chain((-15..=0).map(|exponent| largest * 10.0_f64.powi(exponent))) {
         let damped = Mat::from_fn(r, r, |i, j| hessian[(i.max(j), i.min(j))] + if i == j { added } else { 0.0 });
-        if let Ok(factor) = damped.llt(Side::Lower) {
-            let step = factor.solve(Mat::from_fn(r, 1, |i, _| -here.gradient[i]));
-            let step = step.col_as_slice(0).to_vec();
-            if step.iter().all(|value| value.is_finite()) && dot(&step, &here.gradient) < 0.0 {
-                return Some(step);
-            }
-        }
-        added = if added == 0.0 { 1e-15 * largest } else { added * 10.0 };
-        if added == 0.0 {
-            return None;
+        let Ok(factor) = damped.llt(Side::Lower) else { continue };
+        let step = factor.solve(Mat::from_fn(r, 1, |i, _| -here.gradient[i]));
+        let step = step.col_as_slice(0);
+        let downhill = step.iter().all(|value| value.is_finite()) && dot(step, &here.gradient) < 0.0;
+        if let Some(there) = downhill.then(|| search(x, log_prior, here, step)).flatten() {
+            return Some(there);
         }
     }
     None
 }
 
-/// The first of the step, half of it, a quarter, ... that makes the value smaller by a share of what the slope promises; where the
+/// The largest ratio, as a logarithm, by which one step may change the odds of two points: the covariance that the step is made of says
+/// nothing of what is farther away.
+const TILT: f64 = 5.0;
+
+/// The first of the step, shortened to [`TILT`], half of it, a quarter, ... that makes the value smaller by a share of what the slope promises; where the
 /// value's last digit is too coarse to tell, one that makes the gradient smaller.
 fn search(x: MatRef<'_, f64>, log_prior: &[f64], here: &Place, step: &[f64]) -> Option<Place> {
     let slope = dot(step, &here.gradient);
     let grain = 4.0 * f64::EPSILON * here.value.abs().max(1.0);
-    let mut size = 1.0;
-    for _ in 0..50 {
+    let tilts = times(x, step);
+    let range = tilts.iter().fold(f64::NEG_INFINITY, |most, tilt| tilt.max(most))
+        - tilts.iter().fold(f64::INFINITY, |least, tilt| tilt.min(least));
+    let mut size = if range > TILT { TILT / range } else { 1.0 };
+    for _ in 0..30 {
         let q: Vec<f64> = here.q.iter().zip(step).map(|(q, step)| q + size * step).collect();
         let there = at(x, log_prior, q);
         let falls = there.value < here.value + 1e-4 * size * slope - grain;

@@ -134,10 +134,11 @@ impl ReadOut {
     /// What the query `q`, `[d]`, reads.
     ///
     /// # Errors
-    /// As [`logits`](Self::logits).
+    /// As [`logits`](Self::logits), or when the output leaves the range of f64.
     pub fn read(&self, q: &[f64]) -> Result<Reading, GeometryError> {
         let (p, log_partition) = softmax(&self.logits(q)?);
         let o = self.points.mix(&p);
+        in_range("output", &o)?;
         Ok(Reading { p, o, log_partition })
     }
 
@@ -211,6 +212,8 @@ pub(super) fn softmax(logits: &[f64]) -> (Vec<f64>, f64) {
     let largest = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let mut p: Vec<f64> = logits.iter().map(|logit| (logit - largest).exp()).collect();
     let sum: f64 = p.iter().sum();
-    p.iter_mut().for_each(|p| *p /= sum);
+    for p in &mut p {
+        *p /= sum;
+    }
     (p, largest + sum.ln())
 }

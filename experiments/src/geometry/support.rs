@@ -7,7 +7,7 @@ use super::error::GeometryError;
 use super::frame::Frame;
 use super::hull::{Hull, Precision};
 use super::interior::Interior;
-use super::linalg::{norm, times, transpose_times};
+use super::linalg::{norm, normalise, times, transpose_times};
 use super::nnls;
 
 /// A functional v, `[d]`, with `<v, c_j - u> <= 0` for the points seen from u, `metric` `[n, r]`, and less for some; rounding alone where
@@ -20,8 +20,8 @@ pub(super) fn functional(frame: &Frame, metric: &Mat<f64>) -> Vec<f64> {
 
 /// That functional, and weights above 0 whose mean is 0 where it is not one.
 ///
-/// 0 is in the relative interior if and only if it is a combination with all weights above 0, that is, with `1 + mu_j`, mu_j >= 0, up
-/// to their sum. The residual of the nearest such combination is the functional: by optimality no row exceeds it.
+/// 0 is in the relative interior if and only if it is a combination with all weights above 0, that is, with `1 + mu_j`, `mu_j >= 0`,
+/// up to their sum. The residual of the nearest such combination is the functional: by optimality no row exceeds it.
 fn combination(x: MatRef<'_, f64>) -> (Vec<f64>, Vec<f64>) {
     let (n, r) = (x.nrows(), x.ncols());
     let largest = (0..r).flat_map(|i| x.col(i).iter()).fold(0.0, |most: f64, value| value.abs().max(most));
@@ -30,8 +30,7 @@ fn combination(x: MatRef<'_, f64>) -> (Vec<f64>, Vec<f64>) {
     let goal: Vec<f64> = transpose_times(columns.transpose(), &vec![1.0; n]).iter().map(|value| -value).collect();
     let solved = nnls::solve(columns.as_ref(), &goal);
     let mut weights: Vec<f64> = solved.x.iter().map(|mu| 1.0 + mu).collect();
-    let sum: f64 = weights.iter().sum();
-    weights.iter_mut().for_each(|weight| *weight /= sum);
+    normalise(&mut weights);
     (solved.residual, weights)
 }
 
@@ -81,7 +80,7 @@ pub(super) fn face(points: &Entries, u: &[f64], precision: Precision) -> Result<
         let (functional, weights) = combination(metric.as_ref());
         if let Some(found) = hull.supports(&from, &times(hull.frame.basis.as_ref(), &functional)) {
             let values = members.iter().zip(&found.values).map(|(&j, value)| (j, value * hull.frame.unit()));
-            let (left, kept): (Vec<(usize, f64)>, Vec<(usize, f64)>) = values.partition(|(_, value)| *value < -level);
+            let (left, kept): (Vec<_>, Vec<_>) = values.partition(|(_, value)| *value < -level);
             if left.is_empty() {
                 return Ok(Face::Undecided);
             }

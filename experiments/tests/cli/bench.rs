@@ -77,6 +77,11 @@ fn every_operator_is_measured() {
     let decode = bench(&["decode", "--entries=9", "--topk=20", "--window=0", "--batch=2"]);
     assert!(decode["results"][0]["tokens_per_second"].as_f64().is_some_and(|rate| rate > 0.0), "{decode}");
 
+    let geometry = bench(&["geometry", "--case=reach", "--case=membership", "--dim=4", "--entries=9", "--points=6"]);
+    assert_eq!(geometry["results"].as_array().map(Vec::len), Some(2));
+    assert_eq!(geometry["results"][1]["shape"], json!({"dim": 4, "entries": 9, "points": 6}));
+    assert_eq!(keys(&geometry["results"][0]["parts"]), "decomposition points");
+
     let lab = Lab::with(TINY);
     let step = ["bench", "step", "--config", "tiny.toml", "--variant", "shared", "--quick", "--json"];
     let step = lab.csa2(&step).fine().json();
@@ -124,6 +129,8 @@ fn shapes_that_cannot_be_are_refused() {
         (&["select", "--pool-blocks=8", "--pool-size=0"], "error: --pool-size 0: a pool of nothing"),
         (&["kl", "--index-heads=0"], "error: --index-heads 0: "),
         (&["decode", "--entries=0"], "error: --entries 0: "),
+        (&["geometry", "--points=0"], "error: --points 0: it must be 1 or more\n"),
+        (&["geometry", "--case=x"], "error: geometry has no case \"x\"; there are: reach, membership\n"),
         (&["step", "--config=none.toml"], "none.toml: cannot be read"),
         (
             &["step", "--config=tiny.toml", "--variant=x"],

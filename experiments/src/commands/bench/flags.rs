@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use crate::bench::decode::Decode;
+use crate::bench::geometry::Geometry;
 use crate::bench::kl::Kl;
 use crate::bench::readout::Readout;
 use crate::bench::select::{Pool, Select};
@@ -202,6 +203,35 @@ impl DecodeFlags {
             topk: self.topk.unwrap_or(case.topk),
             window: self.window.unwrap_or(case.window),
             pool: self.pool_blocks.zip(self.pool_size).map(|(blocks, size)| Pool { blocks, size }).or(case.pool),
+        }
+    }
+}
+
+/// Cases and sizes of questions about a hull.
+#[derive(Debug, Default, clap::Args)]
+pub(super) struct GeometryFlags {
+    /// A case of the table; may be given several times (default: all, or the first where a size is given)
+    #[arg(long = "case", value_name = "NAME")]
+    pub(super) cases: Vec<String>,
+    /// Dimension d of an entry
+    #[arg(long)]
+    dim: Option<usize>,
+    /// Entries n
+    #[arg(long)]
+    entries: Option<usize>,
+    /// Points asked about
+    #[arg(long)]
+    points: Option<usize>,
+}
+
+impl GeometryFlags {
+    /// The case with the sizes given.
+    pub(super) fn change(&self, case: Geometry) -> Geometry {
+        Geometry {
+            dim: self.dim.unwrap_or(case.dim),
+            entries: self.entries.unwrap_or(case.entries),
+            points: self.points.unwrap_or(case.points),
+            ..case
         }
     }
 }

@@ -12,8 +12,11 @@ use crate::geometry::{
     tilted,
 };
 
+/// Compares a case of one kind.
+type Run = fn(&mut Check) -> Result<(), CaseError>;
+
 /// The kinds of cases.
-const KINDS: [(&str, fn(&mut Check) -> Result<(), CaseError>); 5] = [
+const KINDS: [(&str, Run); 5] = [
     ("readout", readout),
     ("hull", hull),
     ("family", family),
@@ -31,13 +34,11 @@ const RANK: f64 = 1e-9;
 pub fn run(check: &mut Check, _: &Place) -> Result<(), CaseError> {
     check.on = HOST;
     let kind = check.case.text("kind")?;
-    match KINDS.into_iter().find(|(name, _)| *name == kind) {
-        Some((_, run)) => run(check),
-        None => {
-            let there = KINDS.map(|(name, _)| name).join(", ");
-            Err(CaseError::key("kind", format!("is {kind:?}; there are: {there}")))
-        }
+    if let Some((_, run)) = KINDS.into_iter().find(|(name, _)| *name == kind) {
+        return run(check);
     }
+    let there = KINDS.map(|(name, _)| name).join(", ");
+    Err(CaseError::key("kind", format!("is {kind:?}; there are: {there}")))
 }
 
 /// A matrix of the case, one entry a row.

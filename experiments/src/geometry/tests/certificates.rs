@@ -1,0 +1,118 @@
+//! Answers at full size and at the edge of what f64 can tell: what is said is certified, and what cannot be is left open.
+
+use super::*;
+
+/// Means under weights `e^(spread x)`, x of unit variance: the wider, the nearer to the boundary.
+fn targets(numbers: &mut Numbers, readout: &ReadOut, spread: f64, count: usize) -> Vec<Vec<f64>> {
+    let n = readout.points().count();
+    let mean = |numbers: &mut Numbers| {
+        let weights: Vec<f64> = (0..n).map(|_| (spread * numbers.normal()).exp()).collect();
+        let sum: f64 = weights.iter().sum();
+        readout.mean(&weights.iter().map(|weight| weight / sum).collect::<Vec<_>>()).unwrap()
+    };
+    (0..count).map(|_| mean(numbers)).collect()
+}
+
+#[test]
+fn targets_at_width_512_of_640_entries_are_reached_and_points_outside_are_told_apart() {
+    let mut numbers = Numbers(11);
+    for rank in [512, 300] {
+        let readout = ReadOut::attention(numbers.points(640, 512, rank)).unwrap();
+        let family = Family::new(readout, Precision::DEFAULT).unwrap();
+        assert_eq!(family.hull().rank(), rank);
+        for u in targets(&mut numbers, family.readout(), 1.0, 2) {
+            reached(&family, &u);
+            match family.hull().locate(&u).unwrap() {
+                Membership::Inside { distance, .. } => assert!(distance < 1e-9),
+                other => panic!("{other:?}"),
+            }
+        }
+        let vertex = family.readout().points().row(0);
+        let (_, _, distance) = refused(&family, vertex);
+        assert!(distance < 1e-9);
+        let far: Vec<f64> = vertex.iter().map(|c| 2.0 * c).collect();
+        let (_, margin, distance) = refused(&family, &far);
+        assert!(distance > 1.0 && (margin + distance).abs() < 1e-6, "{distance} {margin}");
+    }
+}
+
+#[test]
+fn targets_near_the_boundary_are_reached_while_weights_are_above_rounding() {
+    let mut numbers = Numbers(12);
+    for (n, d) in [(40, 16), (100, 64), (64, 64), (50, 80)] {
+        let family = Family::new(ReadOut::attention(numbers.points(n, d, d)).unwrap(), Precision::DEFAULT).unwrap();
+        for u in targets(&mut numbers, family.readout(), 4.0, 20) {
+            reached(&family, &u);
+        }
+    }
+}
+
+/// Weights as small as e^-40: the target is inside, but no nearer to its face than rounding. Whatever is said must not be wrong.
+#[test]
+fn nearer_to_the_boundary_than_rounding_nothing_wrong_is_said() {
+    let mut numbers = Numbers(13);
+    let family = Family::new(ReadOut::attention(numbers.points(40, 16, 16)).unwrap(), Precision::DEFAULT).unwrap();
+    let mut open = 0;
+    for u in targets(&mut numbers, family.readout(), 14.0, 60) {
+        match family.reach(&u).unwrap() {
+            Reach::Reached { query, residual } => {
+                let o = family.readout().read(&query).unwrap().o;
+                assert!(residual <= 1e-8 && (norm(&minus(&o, &u)) - residual).abs() < 1e-14);
+            }
+            Reach::OutsideOrBoundary { .. } => {
+                let (_, margin, distance) = refused(&family, &u);
+                assert!(margin.abs() < 1e-9 && distance < 1e-9);
+            }
+            Reach::Undecided { .. } => open += 1,
+        }
+        assert!(matches!(family.hull().locate(&u).unwrap(), Membership::Inside { .. }));
+    }
+    assert!(open < 30, "{open} of 60 are left open");
+}
+
+/// Thin in some directions by a factor of a million, and far from the origin: membership is decided all the same.
+#[test]
+fn membership_of_thin_and_distant_hulls_is_decided() {
+    let mut numbers = Numbers(14);
+    for (thin, far) in [(1e-6, 0.0), (1e-10, 0.0), (1.0, 1e4), (1.0, 1e8)] {
+        let points = numbers.points(60, 24, 24);
+        let stretched = |c: &[f64]| -> Vec<f64> {
+            c.iter().enumerate().map(|(i, c)| c * f64::powf(thin, i as f64 / 24.0) + far).collect()
+        };
+        let rows: Vec<Vec<f64>> = points.rows().map(stretched).collect();
+        let family = family(Entries::from_rows(&rows).unwrap());
+        for u in targets(&mut numbers, family.readout(), 1.0, 5) {
+            let found = family.hull().locate(&u).unwrap();
+            assert!(matches!(found, Membership::Inside { .. }), "{thin} {far}: {found:?}");
+            let outside: Vec<f64> = u.iter().map(|u| u + numbers.normal()).collect();
+            let found = family.hull().locate(&outside).unwrap();
+            assert!(matches!(found, Membership::Outside { .. }), "{thin} {far}: {found:?}");
+        }
+    }
+}
+
+/// A query for a hull of so little extent is so long that its logits are rounded by more than the precision: it is not passed off.
+#[test]
+fn a_query_whose_output_rounding_spoils_is_left_open_with_its_residual() {
+    let mut numbers = Numbers(15);
+    // Nearly the plane x = y.
+    let mut row = || {
+        let [x, y, z] = [numbers.normal(), numbers.normal(), numbers.normal()];
+        [x, x + 1e-9 * y, z]
+    };
+    let rows: Vec<[f64; 3]> = (0..30).map(|_| row()).collect();
+    let family = family(Entries::from_rows(&rows).unwrap());
+    assert_eq!(family.hull().rank(), 3);
+    let mut open = 0;
+    for u in targets(&mut numbers, family.readout(), 1.0, 20) {
+        match family.reach(&u).unwrap() {
+            Reach::Reached { residual, .. } => assert!(residual <= 1e-10 * family.hull().radius()),
+            Reach::Undecided { residual, .. } => {
+                assert!(residual > 1e-10 * family.hull().radius() && residual < 1e-4);
+                open += 1;
+            }
+            other @ Reach::OutsideOrBoundary { .. } => panic!("{other:?}"),
+        }
+    }
+    assert!(open > 0);
+}
