@@ -3,6 +3,7 @@
 mod bad_input;
 mod certificates;
 mod properties;
+mod rotary;
 mod statements;
 
 use faer::Mat;
