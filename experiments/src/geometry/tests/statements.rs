@@ -374,7 +374,7 @@ fn every_statement_holds_with_a_sink_for_the_origin_and_the_entries() {
     assert_eq!(readout.tilt(&[3.0, -7.0]).unwrap()[3].to_bits(), 0.0_f64.to_bits());
     // (1, 1) stays a vertex; the sink is one, too, and nothing of the hull with it is the hull without it.
     let family = Family::new(readout, Precision::DEFAULT).unwrap();
-    assert_eq!([2, 3].map(|index| largest(&family, index).0), [1.0, 1.0]);
+    assert!([2, 3].iter().all(|&index| (largest(&family, index).0 - 1.0).abs() < 1e-15));
     let below = [0.3, 0.3];
     reached(&family, &below);
     refused(&Family::new(triangle(), Precision::DEFAULT).unwrap(), &below);
