@@ -63,11 +63,11 @@ fn the_operators_jacobian_is_the_covariance_of_what_it_reads() {
         out
     };
     let row = |rows: &[f64], index: usize| rows[index * WIDTH..(index + 1) * WIDTH].to_vec();
-    for head in 0..HEADS {
+    for (head, sink) in sinks.into_iter().enumerate() {
         let near = (position + 1 - WINDOW..=position).map(|token| row(&window, token));
         let far = read.iter().map(|&entry| row(&main, entry as usize));
         let points = Entries::from_rows(&near.chain(far).collect::<Vec<_>>()).unwrap();
-        let read_out = ReadOut::new(points, scale).unwrap().with_sink(sinks[head]).unwrap();
+        let read_out = ReadOut::new(points, scale).unwrap().with_sink(sink).unwrap();
         let q = row(&queries, position * HEADS + head);
         let expected = read_out.jacobian(&turned(&q, position as f64)).unwrap();
         // R^T J R, column by column.
@@ -77,15 +77,17 @@ fn the_operators_jacobian_is_the_covariance_of_what_it_reads() {
             let moved: Vec<f64> = (0..WIDTH).map(|i| (0..WIDTH).map(|j| expected[(i, j)] * along[j]).sum()).collect();
             turned(&moved, -(position as f64))
         };
-        let expected: Vec<Vec<f64>> = (0..WIDTH).map(column).collect();
-        for channel in 0..WIDTH {
+        let columns: Vec<Vec<f64>> = (0..WIDTH).map(column).collect();
+        // Row by row: of one output for all numbers of the query.
+        let rows = (0..WIDTH).map(|channel| columns.iter().map(|column| column[channel]).collect::<Vec<f64>>());
+        for (channel, expected) in rows.enumerate() {
             let q = tensor(&queries, [1, SEQ, HEADS, WIDTH]).require_grad();
             let picked = layer(q.clone()).narrow(1, position, 1).narrow(2, head, 1).narrow(3, channel, 1);
             let gradient = numbers(q.grad(&picked.sum().backward()).unwrap());
             for other in 0..SEQ * HEADS {
                 let found = row(&gradient, other);
                 for k in 0..WIDTH {
-                    let right = if other == position * HEADS + head { expected[k][channel] } else { 0.0 };
+                    let right = if other == position * HEADS + head { expected[k] } else { 0.0 };
                     assert!(
                         (found[k] - right).abs() < 1e-12,
                         "head {head}, output {channel}, query {other}.{k}: {} {right}",

@@ -12,7 +12,9 @@ use super::error::GeometryError;
 pub fn eigenvalues(matrix: &Mat<f64>) -> Result<Vec<f64>, GeometryError> {
     let found = matrix.self_adjoint_eigenvalues(Side::Lower);
     let mut values = found.map_err(|_| GeometryError::Decomposition { what: "covariance" })?;
-    values.iter_mut().for_each(|value| *value = value.max(0.0));
+    for value in &mut values {
+        *value = value.max(0.0);
+    }
     values.sort_by(|a, b| b.total_cmp(a));
     Ok(values)
 }

@@ -204,8 +204,11 @@ pub fn html(analysis: &Analysis) -> String {
     let mut out = String::from("<h3>The same weights in other models</h3>\n");
     let answer = answer(analysis);
     if !answer.is_empty() {
-        let lines: String = answer.iter().map(|line| format!("<li>{}</li>\n", format::html(line))).collect();
-        out.push_str(&format!("<ul>\n{lines}</ul>\n"));
+        out.push_str("<ul>\n");
+        for line in answer {
+            out.push_str(&format!("<li>{}</li>\n", format::html(&line)));
+        }
+        out.push_str("</ul>\n");
     }
     for matrix in &matrices {
         out.push_str(&format!("<h4>{}</h4>\n", format::html(&format::heading(&matrix.label))));
