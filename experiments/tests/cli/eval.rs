@@ -80,7 +80,7 @@ fn what_cannot_be_is_refused() {
         (&["eval", SHARED, "--layers", "ful"], "unknown mode `ful`"),
         (&["eval", SHARED, "--task", "needle.toml"], "its model has 10 token ids, the task 64"),
         (&["eval", SHARED, "--task", "odd.toml"], "unknown field `model`"),
-        (&["eval", SHARED, "--task", "text.toml"], "--data DIR"),
+        (&["eval", SHARED, "--task", "text.toml"], "looked for below ."),
         (&["eval", SHARED, "--layers", "full+pool reuse", "--pool", "0x1", "--pool-override"], "`pool.blocks = 0`"),
     ] {
         let message = run(&mut command(lab.path(), arguments)).refused();
