@@ -13,3 +13,4 @@ pub mod mix;
 pub mod model;
 pub mod ops;
 pub mod quant;
+pub mod store;

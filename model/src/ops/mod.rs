@@ -18,6 +18,7 @@
 //! | [`sinkhorn`](fn@sinkhorn) | a balanced matrix a token, that mixes residual streams | logits |
 //! | [`hyper_read`], [`hyper_write`] | residual streams read and written with weights per token | all inputs |
 //! | [`adamw`](fn@adamw) | one update of a parameter and its moments | none |
+//! | [`stored_readout`], [`stored_select`] | read-out and selection over packed vectors, for decoding | none |
 
 mod adamw;
 mod cross_entropy;
@@ -30,6 +31,7 @@ mod readout;
 pub mod reference;
 mod rotate;
 mod select;
+pub mod stored;
 mod swiglu;
 
 #[cfg(feature = "cube")]
@@ -50,6 +52,7 @@ pub use quantize::{QuantizeBackend, fake_quantize};
 pub use readout::{ReadoutBackend, readout};
 pub use rotate::{RotateBackend, rotate};
 pub use select::{PoolUse, SelectBackend, SelectSpec, Selection, index_select};
+pub use stored::{Place, StoredSpec, StoredWindow, stored_readout, stored_select};
 pub use swiglu::{SwigluBackend, swiglu};
 
 /// The longest vector that the operators take on a GPU, in channels: a workgroup holds some of them in 32 KiB.

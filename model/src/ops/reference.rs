@@ -92,7 +92,7 @@ pub fn index_scores(q: Tensor<4>, keys: Tensor<3>, weights: Tensor<3>) -> Tensor
 }
 
 /// The `count` best of `candidates`, ascending: best score first, of equal scores the lowest position first.
-fn best(scores: &[f64], mut candidates: Vec<usize>, count: usize) -> Vec<i32> {
+pub(super) fn best(scores: &[f64], mut candidates: Vec<usize>, count: usize) -> Vec<i32> {
     // Adding 0 makes -0 equal to 0.
     candidates.sort_by(|&a, &b| (scores[b] + 0.0).total_cmp(&(scores[a] + 0.0)).then(a.cmp(&b)));
     candidates.truncate(count);

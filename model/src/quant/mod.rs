@@ -9,6 +9,8 @@
 //! A group is so many consecutive channels of one vector. Values are divided by the group's scale, clamped to the largest
 //! magnitude of the format and rounded to the nearest code, ties to the even one (report 2.4 and the released reference code).
 
+use std::sync::LazyLock;
+
 mod e2m1;
 mod e4m3;
 mod e8m0;
@@ -69,6 +71,23 @@ impl Format {
         }
     }
 
+    /// The byte of a scale that is not a number: what a group is stored with that holds a number that is not finite.
+    pub const fn nan_scale(self) -> u8 {
+        match self {
+            Self::Fp4E4m3 => 0x7f,
+            Self::Fp4E8m0 | Self::Fp8E8m0 => 0xff,
+        }
+    }
+
+    /// What every code stands for, before its scale; of the 4-bit formats the first 16 places are codes.
+    pub(crate) fn values(self) -> &'static [f32; 256] {
+        static VALUES: [LazyLock<[f32; 256]>; 2] = [
+            LazyLock::new(|| std::array::from_fn(|code| e2m1::decode(code as u8))),
+            LazyLock::new(|| std::array::from_fn(|code| e4m3::decode(code as u8))),
+        ];
+        &VALUES[usize::from(self == Self::Fp8E8m0)]
+    }
+
     /// The code nearest to `x`, which has been divided by its scale. The sign of a zero is kept.
     pub fn encode(self, x: f32) -> u8 {
         match self {
@@ -89,6 +108,20 @@ impl Format {
 /// The largest magnitude of a group.
 fn largest(group: &[f32]) -> f32 {
     group.iter().fold(0.0, |most, x| x.abs().max(most))
+}
+
+/// The codes of one group, one a byte, and its scale's byte. A group that holds a number that is not finite is stored as NaN,
+/// so that the fault surfaces where it is read, as it does in training.
+pub(crate) fn encode_group(group: &[f32], format: Format, codes: &mut [u8]) -> u8 {
+    if group.iter().any(|x| !x.is_finite()) {
+        codes.fill(0);
+        return format.nan_scale();
+    }
+    let (scale, byte) = format.scale(largest(group));
+    for (code, &x) in codes.iter_mut().zip(group) {
+        *code = format.encode(x / scale);
+    }
+    byte
 }
 
 /// Replaces every number by what would be read back if it were stored.

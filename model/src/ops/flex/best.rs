@@ -53,6 +53,12 @@ impl<T: Real> Best<T> {
         }
     }
 
+    /// Takes over what another list of the same length has kept.
+    pub(super) fn join(&mut self, other: Self) {
+        self.kept.extend(other.kept);
+        self.thin();
+    }
+
     fn keep(&mut self, rank: T::Rank) {
         self.kept.push(rank);
         if self.kept.len() >= 2 * self.count {

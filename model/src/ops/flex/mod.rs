@@ -26,6 +26,7 @@ mod rotate;
 mod select;
 mod simd;
 mod sinkhorn;
+pub(super) mod stored;
 mod swiglu;
 
 use burn::backend::Flex;

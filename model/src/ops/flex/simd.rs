@@ -261,10 +261,23 @@ impl Real for f64 {
 
 /// Which registers may be used: the environment variable [`REGISTERS`] can ask for narrower ones than there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Registers {
+pub(super) enum Registers {
     Widest,
     Avx2,
     None,
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Registers {
+    /// Whether the widest registers may be used.
+    pub(super) fn widest() -> bool {
+        *ALLOWED == Self::Widest
+    }
+
+    /// Whether any may be used.
+    pub(super) fn any() -> bool {
+        *ALLOWED != Self::None
+    }
 }
 
 /// Read once. What is neither of the known words is answered by whoever starts a run (see [`registers_asked_for`]).

@@ -3,9 +3,10 @@
 use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 
-use super::super::products::{Factors, Listed, add_sums, inner_products};
-use super::super::simd::{Real, dispatch, exp_all, largest_of};
+use super::super::products::Listed;
+use super::super::simd::{Real, dispatch};
 use super::super::{FlexTensor, tensor};
+use super::online::{Softmax, attend, sink_weight};
 use super::{Inputs, PIECE, Scratch, Sequence, Sizes, scale_by, scale_into};
 
 /// Queries that one task handles.
@@ -32,35 +33,15 @@ impl<T: Real> Sequence<'_, T> {
         let Scratch { lists, vectors, weights, max, sum, counting } = scratch;
         let scaled = &mut vectors[..heads * dim];
         scale_into(simd, scaled, q, self.scale);
-        // The sink is an entry with vector 0. An infinite one makes the row not a number, as in the definition.
         max.copy_from_slice(self.sink);
         for (sum, &sink) in sum.iter_mut().zip(self.sink) {
-            *sum = if sink.is_finite() {
-                T::one()
-            } else if sink == T::neg_infinity() {
-                T::zero()
-            } else {
-                T::nan()
-            };
+            *sum = sink_weight(sink);
         }
         output.fill(T::zero());
         for (which, list) in lists.iter().enumerate() {
             for piece in list.chunks(PIECE) {
                 let entries = Listed { values: self.values(which), list: piece, dim };
-                inner_products(simd, scaled, entries, weights, PIECE);
-                for h in 0..heads {
-                    let logits = &mut weights[h * PIECE..h * PIECE + piece.len()];
-                    let highest = largest_of(simd, logits, max[h]);
-                    if highest > max[h] {
-                        let factor = (max[h] - highest).exp();
-                        scale_by(simd, &mut output[h * dim..(h + 1) * dim], factor);
-                        sum[h] = sum[h] * factor;
-                        max[h] = highest;
-                    }
-                    sum[h] += exp_all(simd, logits, T::one(), max[h]);
-                }
-                let factors = Factors { values: weights, output: PIECE, row: 1 };
-                add_sums(simd, output, &counting[..heads], entries, factors);
+                attend(simd, scaled, entries, weights, counting, Softmax { output, max, sum });
             }
         }
         for h in 0..heads {

@@ -5,6 +5,7 @@
 
 mod backward;
 mod forward;
+mod online;
 
 use burn::backend::Flex;
 use pulp::Simd;
@@ -15,9 +16,10 @@ use crate::ops::{NO_ENTRY, ReadoutBackend};
 use backward::backward;
 pub(super) use backward::joined;
 use forward::forward;
+pub(super) use online::Online;
 
 /// Entries that are handled at a time. With 512 channels in f32 their vectors take 256 KiB.
-const PIECE: usize = 128;
+pub(super) const PIECE: usize = 128;
 
 #[derive(Clone, Copy, Debug)]
 struct Sizes {

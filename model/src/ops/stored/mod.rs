@@ -1,0 +1,242 @@
+//! The read-out and the index selection over stored vectors ([`Store`]): what a step of decoding runs.
+//!
+//! Queries are those of any rows of a batch, each at a position of its own, in one list of `T`. Stores lie in the host's
+//! memory, packed, and are read where they lie: vectors are dequantized a few at a time, in the processor's nearest cache, and
+//! nothing is copied that no query reads.
+//!
+//! | built with | what computes |
+//! |---|---|
+//! | `flex` | native code (`flex/stored`), whatever device the tensors are on: queries come to the host, results go back |
+//! | GPU backends alone | the plain form in [`reference`]: right, slow |
+//!
+//! There are no GPU kernels for stored vectors.
+
+pub mod reference;
+
+use burn::tensor::{Int, Tensor, TensorData};
+
+use super::{PoolUse, Selection};
+use crate::store::Store;
+
+#[cfg(feature = "flex")]
+use super::flex::stored as native;
+#[cfg(not(feature = "flex"))]
+use reference::native;
+
+/// Where a query stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Whose past it reads: a row of the batch.
+    pub row: usize,
+    /// Its position in that row's sequence.
+    pub position: usize,
+}
+
+impl Place {
+    /// Entries of ratio `ratio` that the query sees, of `entries` that exist.
+    pub fn visible(&self, ratio: usize, entries: usize) -> usize {
+        ((self.position + 1) / ratio).min(entries)
+    }
+}
+
+/// The window latents of one row of the batch: those of earlier passes, and those of the tokens at hand.
+#[derive(Clone, Copy, Debug)]
+pub struct StoredWindow<'a> {
+    /// Latents of the positions before [`start`](Self::start): that of position `p` at `p % width`; where the window is
+    /// unlimited, at `p`.
+    pub past: &'a Store,
+    /// Latents of the positions from [`start`](Self::start) on.
+    pub new: &'a Store,
+    /// Positions before the tokens at hand.
+    pub start: usize,
+    /// Tokens that a query reads, itself included; none: all of them.
+    pub width: Option<usize>,
+}
+
+impl StoredWindow<'_> {
+    /// The first position that the query at `position` reads.
+    pub(crate) fn first(&self, position: usize) -> usize {
+        self.width.map_or(0, |width| (position + 1).saturating_sub(width))
+    }
+
+    /// Where the latent of a position lies: in [`past`](Self::past) or else in [`new`](Self::new), and at which place.
+    pub(crate) fn place(&self, position: usize) -> (bool, usize) {
+        if position >= self.start {
+            return (false, position - self.start);
+        }
+        (true, self.width.map_or(position, |width| position % width))
+    }
+}
+
+/// The settings of one selection over stored keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoredSpec {
+    /// Compression ratio m: entry `j` is visible to the query at position `t` when `j < floor((t + 1) / m)`.
+    pub ratio: usize,
+    /// K, the length of a Top-K row.
+    pub topk: usize,
+    /// The pool, if any.
+    pub pool: PoolUse,
+}
+
+/// What a read-out over stored vectors is asked.
+pub(crate) struct ReadoutInputs<'a> {
+    /// `[T, H, d]`.
+    pub q: &'a [f32],
+    /// `[H]`.
+    pub sink: &'a [f32],
+    /// `[T, K]`; empty where there are no entries to be read.
+    pub topk: &'a [i32],
+    /// By row of the batch.
+    pub windows: &'a [StoredWindow<'a>],
+    /// By row of the batch; empty where there are no entries to be read.
+    pub main: &'a [&'a Store],
+    pub places: &'a [Place],
+    pub heads: usize,
+    pub dim: usize,
+    pub scale: f64,
+}
+
+/// What a selection over stored keys is asked.
+pub(crate) struct SelectInputs<'a> {
+    /// `[T, H_I, d_I]`, as they are scored.
+    pub q: &'a [f32],
+    /// `[T, H_I]`.
+    pub weights: &'a [f32],
+    /// `[T, P]`; empty unless a pool is read.
+    pub pool: &'a [i32],
+    /// By row of the batch, all of one format.
+    pub keys: &'a [&'a Store],
+    pub places: &'a [Place],
+    pub heads: usize,
+    pub dim: usize,
+    pub spec: StoredSpec,
+}
+
+/// What a selection over stored keys gives.
+pub(crate) struct Selected {
+    /// `[T, K]`.
+    pub topk: Vec<i32>,
+    /// `[T, blocks]`; empty unless a pool is built.
+    pub built: Vec<i32>,
+    /// Entries that have been scored, over all queries.
+    pub scored: u64,
+}
+
+/// A tensor's numbers on the host, in f32.
+fn floats<const D: usize>(tensor: Tensor<D>) -> TensorData {
+    tensor.detach().into_data().convert::<f32>()
+}
+
+/// As [`readout`](fn@super::readout), over stored latents: for queries `q` `[1, T, H, d]`, each at its place, the output
+/// `[1, T, H, d]` and the log-sum-exp `[1, T, H]`. `topk` `[1, T, K]` numbers entries of `main`, the stores of all rows of the
+/// batch; both are left out together where a layer reads its window alone. `windows` are those of all rows of the batch.
+///
+/// # Panics
+/// When places, windows and stores do not belong together, or the tensors cannot be read from their device.
+pub fn stored_readout(
+    q: Tensor<4>,
+    sink: Tensor<1>,
+    entries: Option<(Tensor<3, Int>, &[&Store])>,
+    windows: &[StoredWindow<'_>],
+    places: &[Place],
+    scale: f64,
+) -> (Tensor<4>, Tensor<3>) {
+    readout_by(native::readout, q, sink, entries, windows, places, scale)
+}
+
+fn readout_by(
+    operator: impl Fn(&ReadoutInputs<'_>) -> (Vec<f32>, Vec<f32>),
+    q: Tensor<4>,
+    sink: Tensor<1>,
+    entries: Option<(Tensor<3, Int>, &[&Store])>,
+    windows: &[StoredWindow<'_>],
+    places: &[Place],
+    scale: f64,
+) -> (Tensor<4>, Tensor<3>) {
+    let [batch, queries, heads, dim] = q.dims();
+    assert_eq!((batch, queries), (1, places.len()), "every query has a place");
+    let (device, dtype) = (q.device(), q.dtype());
+    let (topk, main) = entries.unzip();
+    let topk = topk.map(|topk| topk.into_data().convert::<i32>());
+    let (q, sink) = (floats(q), floats(sink));
+    let inputs = ReadoutInputs {
+        q: slice(&q),
+        sink: slice(&sink),
+        topk: topk.as_ref().map_or(&[], slice),
+        windows,
+        main: main.unwrap_or(&[]),
+        places,
+        heads,
+        dim,
+        scale,
+    };
+    let (output, lse) = operator(&inputs);
+    let output = Tensor::from_data(TensorData::new(output, [1, queries, heads, dim]), (&device, dtype));
+    (output, Tensor::from_data(TensorData::new(lse, [1, queries, heads]), (&device, dtype)))
+}
+
+/// As [`index_select`](fn@super::index_select), over stored keys: for queries `q` `[1, T, H_I, d_I]` with head weights
+/// `[1, T, H_I]`, each at its place, Top-K `[1, T, K]` and, where one is built, the pool `[1, T, blocks]`; besides, how many
+/// entries have been scored. `keys` are the stores of all rows of the batch.
+///
+/// Queries are scored in the keys' format: where that is packed, they are rounded to it first, as a quantized model does.
+///
+/// # Panics
+/// When places and stores do not belong together, or the tensors cannot be read from their device.
+pub fn stored_select(
+    q: Tensor<4>,
+    weights: Tensor<3>,
+    pool: Option<Tensor<3, Int>>,
+    keys: &[&Store],
+    places: &[Place],
+    spec: StoredSpec,
+) -> (Selection, u64) {
+    select_by(native::select, q, weights, pool, keys, places, spec)
+}
+
+fn select_by(
+    operator: impl Fn(&SelectInputs<'_>) -> Selected,
+    q: Tensor<4>,
+    weights: Tensor<3>,
+    pool: Option<Tensor<3, Int>>,
+    keys: &[&Store],
+    places: &[Place],
+    spec: StoredSpec,
+) -> (Selection, u64) {
+    let [batch, queries, heads, dim] = q.dims();
+    assert_eq!((batch, queries), (1, places.len()), "every query has a place");
+    assert_eq!(pool.is_some(), matches!(spec.pool, PoolUse::Read { .. }), "a pool is given where one is read");
+    assert!(keys.windows(2).all(|pair| pair[0].format() == pair[1].format()), "all rows store keys in one format");
+    let device = q.device();
+    let mut q = floats(q);
+    if let Some(format) = keys.first().and_then(|keys| keys.format()) {
+        let mut values = slice::<f32>(&q).to_vec();
+        crate::quant::fake_quantize(&mut values, format);
+        q = TensorData::new(values, [queries, heads, dim]);
+    }
+    let weights = floats(weights);
+    let pool = pool.map(|pool| pool.into_data().convert::<i32>());
+    let inputs = SelectInputs {
+        q: slice(&q),
+        weights: slice(&weights),
+        pool: pool.as_ref().map_or(&[], slice),
+        keys,
+        places,
+        heads,
+        dim,
+        spec,
+    };
+    let Selected { topk, built, scored } = operator(&inputs);
+    let tensor = |values: Vec<i32>, width| Tensor::from_data(TensorData::new(values, [1, queries, width]), &device);
+    let pool = match spec.pool {
+        PoolUse::Build { blocks, .. } => Some(tensor(built, blocks)),
+        PoolUse::None | PoolUse::Read { .. } => None,
+    };
+    (Selection { topk: tensor(topk, spec.topk), pool }, scored)
+}
+
+/// The numbers of `data`, which holds this type.
+fn slice<T: burn::tensor::Element>(data: &TensorData) -> &[T] {
+    data.as_slice().expect("converted to this type")
+}
