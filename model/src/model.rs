@@ -5,7 +5,7 @@ use burn::nn::{Embedding, EmbeddingConfig, Linear};
 use burn::tensor::{Device, Int, Tensor};
 use thiserror::Error;
 
-use crate::attention::{Cache, Context, LayerCache, SelectionTrace, Shared};
+use crate::attention::{Cache, Context, InTensors, LayerCache, Memory, SelectionTrace, Shared};
 use crate::block::{Block, BlockTrace, RmsNorm, Stream, linear};
 use crate::config::{ConfigError, ModelConfig, Residual};
 
@@ -134,19 +134,42 @@ impl Model {
         self.run(tokens, cx, Some(&mut past.layers), |_, _| {})
     }
 
+    /// The residual stream `[B, S, ...]` behind the last layer, where entries lie in `memory`; `watch` is shown the stream after
+    /// every layer. [`Model::read`] makes logits of it.
+    pub fn forward_in<M: Memory>(
+        &self,
+        tokens: Tensor<2, Int>,
+        cx: &Context,
+        memory: &mut M,
+        mut watch: impl FnMut(usize, &Stream),
+    ) -> Stream {
+        let mut stream = Stream::start(self.embed.forward(tokens), self.residual);
+        let mut shared = Shared::default();
+        for (number, block) in self.layers.iter().enumerate() {
+            stream = block.forward_in(stream, &mut shared, cx, memory).stream;
+            watch(number, &stream);
+        }
+        stream
+    }
+
+    /// Logits of what [`Stream::read`] gives behind the last layer, from `[B, S, d_model]` to `[B, S, vocabulary]`.
+    pub fn read(&self, x: Tensor<3>) -> Tensor<3> {
+        self.head.forward(self.norm.forward(x))
+    }
+
     fn run(
         &self,
         tokens: Tensor<2, Int>,
         cx: &Context,
-        mut past: Option<&mut Vec<LayerCache>>,
+        past: Option<&mut Vec<LayerCache>>,
         mut watch: impl FnMut(usize, &Stream),
     ) -> ModelOutput {
+        let mut memory = InTensors::new(past.map(Vec::as_mut_slice), 0, cx);
         let mut stream = Stream::start(self.embed.forward(tokens), self.residual);
         let mut shared = Shared::default();
         let (mut hint, mut index_losses, mut traces, mut loads) = (None, Vec::new(), Vec::new(), Vec::new());
         for (number, block) in self.layers.iter().enumerate() {
-            let past = past.as_mut().map(|layers| &mut layers[number]);
-            let out = block.forward_cached(stream, &mut shared, cx, past);
+            let out = block.forward_in(stream, &mut shared, cx, &mut memory);
             stream = out.stream;
             watch(number, &stream);
             index_losses.extend(out.index_loss.map(|loss| (number, loss)));
@@ -156,7 +179,7 @@ impl Model {
                 hint = Some(head.head.forward(head.norm.forward(stream.read())));
             }
         }
-        let logits = self.head.forward(self.norm.forward(stream.read()));
+        let logits = self.read(stream.read());
         index_losses.extend(shared.lessons.into_iter().map(|lesson| (lesson.layer(), lesson.loss())));
         ModelOutput { logits, hint, index_losses, traces, loads, selections: shared.selections }
     }

@@ -1,6 +1,7 @@
 //! What one forward pass is told besides its input: position tables, and which phase of training it is in.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 
@@ -36,7 +37,7 @@ pub struct Context {
     /// Whether vectors are rounded to the formats that the model's configuration stores them in.
     pub quantize: bool,
     start: usize,
-    length: usize,
+    new_entries: BTreeMap<usize, usize>,
     base: RopeTable,
     compressed: RopeTable,
     entries: BTreeMap<usize, RopeTable>,
@@ -52,17 +53,27 @@ impl Context {
 
     /// As [`new`](Self::new), for the `seq` tokens behind the first `start` ones of a sequence.
     pub fn continued(config: &ModelConfig, start: usize, seq: usize, dtype: DType, device: &Device) -> Self {
-        let end = start + seq;
+        let mut cx = Self::scattered(config, &[start..start + seq], dtype, device);
+        cx.start = start;
+        cx.seen = cx.new_entries.keys().map(|&m| (m, all_seen(start, seq, m, device))).collect();
+        cx.visible = cx.new_entries.keys().map(|&m| (m, all_visible(start, seq, m, device))).collect();
+        cx
+    }
+
+    /// For one list of tokens that is made of pieces of several sequences, each from one position of its sequence to another.
+    /// Only for a [`Memory`](super::Memory) that knows where the pieces lie, without losses and measurements.
+    pub fn scattered(config: &ModelConfig, pieces: &[Range<usize>], dtype: DType, device: &Device) -> Self {
         let frequencies = |theta, yarn| rope_frequencies_in(dtype, config.rope_dim, theta, yarn);
         let base = frequencies(config.rope_theta, None);
         let compressed = frequencies(config.compress_rope_theta, config.yarn.as_ref());
+        let table = |frequencies: &[f64], stride: usize| {
+            let rows = pieces.iter().flat_map(|piece| piece.start / stride..piece.end / stride);
+            RopeTable::of_rows(frequencies, rows, stride, dtype, device)
+        };
         let own = |mode| matches!(mode, Mode::Full | Mode::Stale);
         let ratios = config.layers.layers().iter().filter(|layer| own(layer.mode)).map(|layer| layer.ratio);
-        let entries: BTreeMap<_, _> = ratios
-            .map(|m| (m, RopeTable::from_row(&compressed, start / m, end / m - start / m, m, dtype, device)))
-            .collect();
-        let seen = entries.keys().map(|&m| (m, all_seen(start, seq, m, device))).collect();
-        let visible = entries.keys().map(|&m| (m, all_visible(start, seq, m, device))).collect();
+        let count = |m: usize| pieces.iter().map(|piece| piece.end / m - piece.start / m).sum();
+        let new_entries: BTreeMap<usize, usize> = ratios.map(|m| (m, count(m))).collect();
         Self {
             phase: Phase::Sparse,
             index_loss: None,
@@ -70,13 +81,13 @@ impl Context {
             selections: false,
             trace: false,
             quantize: true,
-            start,
-            length: end,
-            base: RopeTable::from_row(&base, start, seq, 1, dtype, device),
-            compressed: RopeTable::from_row(&compressed, start, seq, 1, dtype, device),
-            entries,
-            visible,
-            seen,
+            start: 0,
+            base: table(&base, 1),
+            compressed: table(&compressed, 1),
+            entries: new_entries.keys().map(|&m| (m, table(&compressed, m))).collect(),
+            new_entries,
+            visible: BTreeMap::new(),
+            seen: BTreeMap::new(),
         }
     }
 
@@ -127,8 +138,11 @@ impl Context {
     }
 
     /// Entries of ratio `ratio` that this pass makes.
+    ///
+    /// # Panics
+    /// When the model that this context was made for has no content of that ratio.
     pub fn new_entries(&self, ratio: usize) -> usize {
-        self.length / ratio - self.start / ratio
+        self.new_entries[&ratio]
     }
 
     /// The same context with a quantized model's formats imitated or not.

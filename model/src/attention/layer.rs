@@ -4,12 +4,12 @@ use burn::module::{Module, Param};
 use burn::tensor::{Device, Int, Tensor};
 
 use super::{
-    Address, Compressor, Content, Context, IndexQuery, Indexer, LayerCache, OutputProjection, Phase, Query, Seat,
-    Shared, WindowKv,
+    Address, Ask, Compressor, Content, Context, InTensors, IndexQuery, Indexer, LayerCache, Memory, OutputProjection,
+    Phase, Query, Seat, Shared, WindowKv,
 };
 use crate::config::{ModelConfig, PoolConfig, QuantizationConfig};
 use crate::mix::{Mode, PlannedLayer};
-use crate::ops::{self, NO_ENTRY, PoolUse, SelectSpec};
+use crate::ops::{NO_ENTRY, PoolUse};
 use crate::quant::Format;
 
 /// An attention layer.
@@ -59,6 +59,21 @@ pub struct AttentionOutput {
     pub index_loss: Option<Tensor<1>>,
     /// Intermediate values; only where the context asks for them.
     pub trace: Option<Trace>,
+}
+
+/// What a layer has computed when its read-out is done, `C` being what content is (see [`Memory`]). Names as in [`Trace`].
+#[allow(missing_docs, reason = "as in Trace")]
+#[derive(Debug)]
+pub struct Pass<'a, C> {
+    pub qr: Tensor<3>,
+    pub q: Tensor<4>,
+    pub latent: Option<Tensor<3>>,
+    pub content: Option<C>,
+    pub index_query: Option<IndexQuery>,
+    pub topk: Tensor<3, Int>,
+    pub readout: Tensor<4>,
+    pub readout_back: &'a Tensor<4>,
+    pub lse: Tensor<3>,
 }
 
 /// Intermediate values of a layer.
@@ -162,36 +177,56 @@ impl Attention {
         x: Tensor<3>,
         shared: &mut Shared,
         cx: &Context,
-        mut past: Option<&mut LayerCache>,
+        past: Option<&mut LayerCache>,
+    ) -> AttentionOutput {
+        let past = past.map(std::slice::from_mut);
+        self.forward_in(x, shared, cx, &mut InTensors::new(past, self.plan.index, cx))
+    }
+
+    /// As [`forward`](Self::forward), where entries lie in `memory`: the same steps, whatever that is.
+    ///
+    /// # Panics
+    /// As [`forward`](Self::forward).
+    pub fn forward_in<M: Memory>(
+        &self,
+        x: Tensor<3>,
+        shared: &mut Shared<M::Content>,
+        cx: &Context,
+        memory: &mut M,
     ) -> AttentionOutput {
         let [batch, seq, _] = x.dims();
+        memory.enter(self.plan.index);
         let rope = cx.tokens(self.plan.ratio);
         let (qr, q) = self.query.forward(x.clone(), rope);
-        let width = if self.plan.mode == Mode::Dense { cx.start() + seq } else { self.plan.window };
-        let mut window = self.window.forward(x.clone(), rope, cx);
-        if let Some(past) = past.as_mut() {
-            // A later query of an unlimited window reads everything.
-            let kept = if self.plan.mode == Mode::Dense { usize::MAX } else { width };
-            window = past.window(window, kept);
-        }
+        let width = (self.plan.mode != Mode::Dense).then_some(self.plan.window);
+        memory.window(self.window.forward(x.clone(), rope, cx), width);
 
-        let latent = self.compressor.as_ref().and_then(|compressor| match past.as_mut() {
-            None => Some(compressor.forward(x.clone())),
-            Some(past) => past.groups(x.clone(), self.plan.ratio).map(|groups| compressor.forward(groups)),
-        });
-        let content = self.content(latent.clone(), past, shared, cx);
+        let latent = (self.compressor.as_ref())
+            .and_then(|compressor| Some(compressor.forward(memory.groups(x.clone(), self.plan.ratio)?)));
+        let content = self.content(latent.clone(), shared, cx, memory);
         let index_query = self.indexer.as_ref().map(|indexer| indexer.query(x, qr.clone(), rope, cx));
-        let topk = self.address(index_query.as_ref(), content.as_ref(), [batch, seq], shared, cx);
+        let topk = self.address(index_query.as_ref(), content.as_ref(), [batch, seq], shared, cx, memory);
 
-        let main = match &content {
-            Some(content) => content.main.clone(),
-            None => Tensor::zeros([batch, 1, window.dims()[2]], (&window.device(), window.dtype())),
-        };
         let sink = self.attn_sink.val();
-        let (readout, lse) =
-            ops::readout(q.clone(), window.clone(), main.clone(), sink, topk.clone(), width, self.plan.scale);
+        let (readout, lse) = memory.readout(q.clone(), content.as_ref(), sink, topk.clone(), self.plan.scale);
         let readout_back = rope.rotate_back(readout.clone());
-        let seat = Seat { q: &q, window: &window, main: &main, lse: &lse, topk: &topk, width };
+        let pass = Pass { qr, q, latent, content, index_query, topk, readout, readout_back: &readout_back, lse };
+        let (index_loss, trace) = memory.observe(self, pass, shared, cx);
+        let output = self.output.forward(readout_back);
+        AttentionOutput { output, index_loss, trace }
+    }
+
+    /// What is asked of a pass in tensors besides its output.
+    pub(super) fn observe(
+        &self,
+        memory: &InTensors<'_>,
+        pass: Pass<'_, Content>,
+        shared: &mut Shared,
+        cx: &Context,
+    ) -> (Option<Tensor<1>>, Option<Trace>) {
+        let Pass { qr, q, latent, content, index_query, topk, readout, readout_back, lse } = pass;
+        let ((window, width), main) = (memory.latents(), memory.main());
+        let seat = Seat { q: &q, window, main, lse: &lse, topk: &topk, width };
         let index_loss = cx.index_loss.and_then(|kind| {
             self.teach(&seat, kind, shared, cx);
             let keys = content.as_ref()?.index_keys.clone()?;
@@ -200,22 +235,21 @@ impl Attention {
         if cx.selections && index_query.is_some() {
             shared.selections.push(self.selection(&seat, shared, cx));
         }
-        let output = self.output.forward(readout_back.clone());
         let trace = cx.trace.then(|| {
-            let pool = shared.pool.clone();
+            let (pool, window, readout_back) = (shared.pool.clone(), window.clone(), readout_back.clone());
             Trace { qr, q, window, latent, content, index_query, topk, pool, readout, readout_back, lse }
         });
-        AttentionOutput { output, index_loss, trace }
+        (index_loss, trace)
     }
 
     /// The entries that this layer reads, made here or taken from below.
-    fn content(
+    fn content<M: Memory>(
         &self,
         latent: Option<Tensor<3>>,
-        past: Option<&mut LayerCache>,
-        shared: &mut Shared,
+        shared: &mut Shared<M::Content>,
         cx: &Context,
-    ) -> Option<Content> {
+        memory: &mut M,
+    ) -> Option<M::Content> {
         let ratio = self.plan.ratio;
         match (self.plan.mode, &self.compressor) {
             (Mode::Swa | Mode::Dense, _) => None,
@@ -227,10 +261,7 @@ impl Attention {
                     index_keys: self.indexer.as_ref().and_then(|indexer| indexer.keys(latent, rope, cx)),
                     entries: cx.new_entries(ratio),
                 });
-                let content = match past {
-                    None => made,
-                    Some(past) => past.content(made),
-                };
+                let content = memory.content(made);
                 if mode == Mode::Full {
                     shared.restart(content.clone());
                 }
@@ -240,13 +271,14 @@ impl Attention {
     }
 
     /// The entries that every query attends, chosen here or taken from below.
-    fn address(
+    fn address<M: Memory>(
         &self,
         index_query: Option<&IndexQuery>,
-        content: Option<&Content>,
+        content: Option<&M::Content>,
         [batch, seq]: [usize; 2],
-        shared: &mut Shared,
+        shared: &mut Shared<M::Content>,
         cx: &Context,
+        memory: &mut M,
     ) -> Tensor<3, Int> {
         let device = self.attn_sink.val().device();
         if matches!(self.plan.mode, Mode::Swa | Mode::Dense) {
@@ -260,7 +292,6 @@ impl Attention {
         let topk = if cx.phase == Phase::Dense {
             cx.visible(self.plan.ratio).repeat_dim(0, batch)
         } else {
-            let keys = content.index_keys.clone().expect("content of a `full` layer has index keys");
             let (pool_use, pool) = match (self.plan.builds, self.plan.reads) {
                 (Some(pool), _) => {
                     let blocks = cx.pool_blocks.unwrap_or(pool.blocks);
@@ -269,14 +300,8 @@ impl Attention {
                 (None, Some(pool)) => (PoolUse::Read { size: pool.block_size }, shared.pool.clone()),
                 (None, None) => (PoolUse::None, None),
             };
-            let spec = SelectSpec {
-                ratio: self.plan.ratio,
-                start: cx.start(),
-                entries: content.entries,
-                topk: self.plan.topk,
-                pool: pool_use,
-            };
-            let selection = ops::index_select(asked.q.clone(), keys, asked.weights.clone(), pool, spec);
+            let ask = Ask { ratio: self.plan.ratio, topk: self.plan.topk, pool: pool_use };
+            let selection = memory.select(asked, content, pool, ask);
             if selection.pool.is_some() {
                 shared.pool = selection.pool;
             }

@@ -73,16 +73,29 @@ impl RopeTable {
         dtype: DType,
         device: &Device,
     ) -> Self {
-        let rows = count.max(1);
+        Self::of_rows(frequencies, first..first + count, stride, dtype, device)
+    }
+
+    /// As [`new`](Self::new), of the positions `row stride` of any rows.
+    pub fn of_rows(
+        frequencies: &[f64],
+        rows: impl IntoIterator<Item = usize>,
+        stride: usize,
+        dtype: DType,
+        device: &Device,
+    ) -> Self {
+        let mut rows: Vec<usize> = rows.into_iter().collect();
+        if rows.is_empty() {
+            rows.push(0);
+        }
         let angle = |row: usize, frequency: f64| match dtype {
             DType::F64 => (row * stride) as f64 * frequency,
             _ => f64::from((row * stride) as f32 * frequency as f32),
         };
         let table = |function: fn(f64) -> f64| {
-            let values: Vec<f64> = (first..first + rows)
-                .flat_map(|row| frequencies.iter().map(move |f| function(angle(row, *f))))
-                .collect();
-            Tensor::from_data(TensorData::new(values, [rows, frequencies.len()]), (device, dtype))
+            let values: Vec<f64> =
+                rows.iter().flat_map(|&row| frequencies.iter().map(move |f| function(angle(row, *f)))).collect();
+            Tensor::from_data(TensorData::new(values, [rows.len(), frequencies.len()]), (device, dtype))
         };
         Self { cos: table(f64::cos), sin: table(f64::sin) }
     }

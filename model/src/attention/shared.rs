@@ -23,11 +23,11 @@ pub struct Address {
 }
 
 /// Everything that later layers may read of earlier ones. A layer replaces what it makes freshly and leaves the rest, so
-/// that "the nearest below" needs no search.
-#[derive(Clone, Debug, Default)]
-pub struct Shared {
+/// that "the nearest below" needs no search. `C` is what content is (see [`Memory`](super::Memory)).
+#[derive(Clone, Debug)]
+pub struct Shared<C = Content> {
     /// Of the nearest `full` below.
-    pub content: Option<Content>,
+    pub content: Option<C>,
     /// Of the nearest `full` or `reindex` below.
     pub address: Option<Address>,
     /// Of the nearest `full` below, where that builds one: blocks per query `[B, S, blocks]`.
@@ -38,9 +38,15 @@ pub struct Shared {
     pub selections: Vec<SelectionTrace>,
 }
 
-impl Shared {
+impl<C> Default for Shared<C> {
+    fn default() -> Self {
+        Self { content: None, address: None, pool: None, lessons: Vec::new(), selections: Vec::new() }
+    }
+}
+
+impl<C> Shared<C> {
     /// A `full` layer starts anew: nothing of the layers below is read any more.
-    pub(super) fn restart(&mut self, content: Option<Content>) {
+    pub(super) fn restart(&mut self, content: Option<C>) {
         (self.content, self.address, self.pool) = (content, None, None);
     }
 }

@@ -4,7 +4,7 @@ use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 
 use super::{FeedForward, HyperMix, RmsNorm, Routing, Stream};
-use crate::attention::{Attention, AttentionOutput, Context, LayerCache, Shared, Trace};
+use crate::attention::{Attention, AttentionOutput, Context, InTensors, Memory, Shared, Trace};
 use crate::config::{ModelConfig, Residual};
 use crate::mix::PlannedLayer;
 
@@ -99,21 +99,21 @@ impl Block {
 
     /// From the residual stream to the next.
     pub fn forward(&self, stream: Stream, shared: &mut Shared, cx: &Context) -> BlockOutput {
-        self.forward_cached(stream, shared, cx, None)
+        self.forward_in(stream, shared, cx, &mut InTensors::new(None, 0, cx))
     }
 
-    /// As [`forward`](Self::forward), with the layer's past (see [`Attention::forward_cached`]).
-    pub fn forward_cached(
+    /// As [`forward`](Self::forward), where entries lie in `memory` (see [`Attention::forward_in`]).
+    pub fn forward_in<M: Memory>(
         &self,
         stream: Stream,
-        shared: &mut Shared,
+        shared: &mut Shared<M::Content>,
         cx: &Context,
-        past: Option<&mut LayerCache>,
+        memory: &mut M,
     ) -> BlockOutput {
         let read = self.attn_norm.forward(stream.read());
         // What is not kept can be overwritten.
         let attn_input = cx.trace.then(|| read.clone());
-        let AttentionOutput { output, index_loss, trace } = self.attn.forward_cached(read, shared, cx, past);
+        let AttentionOutput { output, index_loss, trace } = self.attn.forward_in(read, shared, cx, memory);
         let attn_output = cx.trace.then(|| output.clone());
         let stream = stream.write(output, self.hc_attn.as_ref());
         let middle = cx.trace.then(|| stream.clone());
