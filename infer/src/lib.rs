@@ -1,3 +1,17 @@
-//! Inference with CSA2 networks. So far: decoding without a cache, the plain form that every faster one is held against.
+//! Inference with CSA2 networks: caches as small as the number formats promise, prefill in pieces, decoding of several sequences
+//! at once. What it computes is what one pass over the whole sequence computes.
+//!
+//! [`Session`] is the way in; [`plain`] decodes without a cache, the form that everything else is held against.
 
+pub mod cache;
+mod error;
+mod file;
+mod identity;
+mod limit;
 pub mod plain;
+mod session;
+
+pub use cache::{Bytes, Caches};
+pub use error::{FileError, SessionError};
+pub use limit::Limit;
+pub use session::{Options, Session};

@@ -1,0 +1,187 @@
+//! The caches as a [`Memory`] of one pass: the layers of the network store here what they make, and read what is stored.
+
+use burn::tensor::{Device, Int, Tensor, TensorData};
+use csa2_model::attention::{Ask, Content, IndexQuery, Memory};
+use csa2_model::ops::{self, Place, Selection, StoredSpec, StoredWindow};
+use csa2_model::store::Store;
+
+use super::{Caches, Piece};
+
+/// One pass over pieces of rows, which lie one behind the other in the pass's list of tokens. Vectors come unrounded and are
+/// rounded where they are stored.
+pub(crate) struct InStores<'a> {
+    caches: &'a mut Caches,
+    pieces: &'a [Piece],
+    /// Of every token.
+    places: Vec<Place>,
+    layer: usize,
+    /// Window latents of the tokens at hand in the layer at hand, as numbers and as they are stored, by row.
+    latents: Vec<f32>,
+    new: Vec<Store>,
+    /// What the layers with an indexer have chosen for every token `[1, T, K]`.
+    pub(crate) selections: Vec<Option<Tensor<3, Int>>>,
+    /// Entries that each layer has scored.
+    pub(crate) scored: Vec<u64>,
+}
+
+/// A tensor's numbers, on the host.
+fn floats(tensor: Tensor<3>) -> Vec<f32> {
+    tensor.into_data().try_into_vec::<f32>().expect("a session computes in f32")
+}
+
+impl<'a> InStores<'a> {
+    /// A pass over `pieces`, no two of the same row, each behind what its row has.
+    pub(crate) fn new(caches: &'a mut Caches, pieces: &'a [Piece]) -> Self {
+        let place = |piece: &'a Piece| piece.positions.clone().map(|position| Place { row: piece.row, position });
+        let places = pieces.iter().flat_map(place).collect();
+        let layers = caches.layers.len();
+        let scored = vec![0; layers];
+        Self {
+            caches,
+            pieces,
+            places,
+            layer: 0,
+            latents: Vec::new(),
+            new: Vec::new(),
+            selections: vec![None; layers],
+            scored,
+        }
+    }
+
+    /// The tokens have gone through all layers.
+    pub(crate) fn finish(self) -> (Vec<Option<Tensor<3, Int>>>, Vec<u64>) {
+        for piece in self.pieces {
+            self.caches.lengths[piece.row] = piece.positions.end;
+        }
+        (self.selections, self.scored)
+    }
+
+    /// The pieces, and which of the list's tokens are theirs.
+    fn spans(&self) -> impl Iterator<Item = (&'a Piece, std::ops::Range<usize>)> + use<'a> {
+        self.pieces.iter().scan(0, |at, piece| {
+            let span = *at..*at + piece.positions.len();
+            *at = span.end;
+            Some((piece, span))
+        })
+    }
+}
+
+fn tensor(values: Vec<f32>, width: usize, device: &Device) -> Tensor<3> {
+    let rows = values.len() / width;
+    Tensor::from_data(TensorData::new(values, [1, rows, width]), device)
+}
+
+impl Memory for InStores<'_> {
+    /// The layer whose entries these are.
+    type Content = usize;
+
+    fn enter(&mut self, layer: usize) {
+        self.layer = layer;
+    }
+
+    fn groups(&mut self, x: Tensor<3>, ratio: usize) -> Option<Tensor<3>> {
+        if ratio == 1 {
+            return Some(x);
+        }
+        let (width, device) = (x.dims()[2], x.device());
+        let x = floats(x);
+        let mut complete = Vec::new();
+        for (piece, span) in self.spans() {
+            let waiting = &mut self.caches.layers[self.layer][piece.row].waiting;
+            let new = &x[span.start * width..span.end * width];
+            let rows = (waiting.len() + new.len()) / width;
+            if rows < ratio {
+                waiting.extend_from_slice(new);
+                continue;
+            }
+            // Of what is at hand, the last tokens wait.
+            let (done, left) = new.split_at(new.len() - rows % ratio * width);
+            complete.append(waiting);
+            complete.extend_from_slice(done);
+            waiting.extend_from_slice(left);
+        }
+        (!complete.is_empty()).then(|| tensor(complete, width, &device))
+    }
+
+    fn window(&mut self, latents: Tensor<3>, width: Option<usize>) {
+        let latents = floats(latents);
+        let shape = &self.caches.shapes[self.layer];
+        assert_eq!(width, shape.width, "the caches are of this model");
+        let (dim, format) = shape.window;
+        self.new = self.caches.lengths.iter().map(|_| Store::new(dim, format)).collect();
+        for (piece, span) in self.spans() {
+            let latents = &latents[span.start * dim..span.end * dim];
+            if width.is_some() {
+                self.new[piece.row].push(latents);
+            } else {
+                self.caches.layers[self.layer][piece.row].window.push(latents);
+            }
+        }
+        self.latents = latents;
+    }
+
+    fn content(&mut self, made: Option<Content>) -> Option<usize> {
+        if let Some(Content { main, index_keys, .. }) = made {
+            let (main, keys) = (floats(main), index_keys.map(floats));
+            let shape = &self.caches.shapes[self.layer];
+            let mut at = 0;
+            for Piece { row, positions } in self.pieces {
+                let end = at + shape.entries(positions.end) - shape.entries(positions.start);
+                let cache = &mut self.caches.layers[self.layer][*row];
+                for (store, vectors) in [(&mut cache.main, Some(&main)), (&mut cache.keys, keys.as_ref())] {
+                    if let (Some(store), Some(vectors)) = (store, vectors) {
+                        store.push(&vectors[at * store.dim()..end * store.dim()]);
+                    }
+                }
+                at = end;
+            }
+        }
+        Some(self.layer)
+    }
+
+    fn select(&mut self, asked: &IndexQuery, content: &usize, pool: Option<Tensor<3, Int>>, ask: Ask) -> Selection {
+        let rows = self.caches.layers[*content].iter();
+        let keys: Vec<&Store> = rows.map(|row| row.keys.as_ref().expect("a `full` layer has keys")).collect();
+        let Ask { ratio, topk, pool: pool_use } = ask;
+        let spec = StoredSpec { ratio, topk, pool: pool_use };
+        let (selection, scored) =
+            ops::stored_select(asked.q.clone(), asked.weights.clone(), pool, &keys, &self.places, spec);
+        self.scored[self.layer] += scored;
+        self.selections[self.layer] = Some(selection.topk.clone());
+        selection
+    }
+
+    fn readout(
+        &mut self,
+        q: Tensor<4>,
+        content: Option<&usize>,
+        sink: Tensor<1>,
+        topk: Tensor<3, Int>,
+        scale: f64,
+    ) -> (Tensor<4>, Tensor<3>) {
+        let shape = self.caches.shapes[self.layer].clone();
+        let rows = &self.caches.layers[self.layer];
+        let mut windows: Vec<StoredWindow<'_>> = (rows.iter().zip(&self.new))
+            .map(|(row, new)| StoredWindow { past: &row.window, new, start: row.window.len(), width: shape.width })
+            .collect();
+        for piece in self.pieces.iter().filter(|_| shape.width.is_some()) {
+            windows[piece.row].start = piece.positions.start;
+        }
+        let main: Option<Vec<&Store>> = content.map(|&layer| {
+            let rows = self.caches.layers[layer].iter();
+            rows.map(|row| row.main.as_ref().expect("content has main latents")).collect()
+        });
+        let entries = main.as_ref().map(|main| (topk, &main[..]));
+        let out = ops::stored_readout(q, sink, entries, &windows, &self.places, scale);
+        drop(windows);
+        if shape.width.is_some() {
+            let dim = shape.window.0;
+            for (piece, span) in self.spans() {
+                let window = &mut self.caches.layers[self.layer][piece.row].window;
+                let latents = &self.latents[span.start * dim..span.end * dim];
+                shape.append_window(window, piece.positions.start, latents);
+            }
+        }
+        out
+    }
+}

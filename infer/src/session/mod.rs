@@ -1,0 +1,212 @@
+//! A session: a model, the past of some rows, and what was counted on the way.
+
+mod decode;
+mod prefill;
+
+use std::sync::{Arc, OnceLock};
+
+use burn::module::Module;
+use burn::tensor::{Device, Int, Tensor};
+use csa2_model::config::ModelConfig;
+use csa2_model::cost::Cost;
+use csa2_model::model::{Model, check};
+
+use crate::identity::{Identity, other_than_f32};
+use crate::{Bytes, Caches, Limit, SessionError};
+
+/// The settings of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Tokens that a row may have.
+    pub max_tokens: usize,
+    /// Memory that caches may take.
+    pub memory: Limit,
+    /// Whether vectors are stored in the number formats of the model's configuration (default), or all in f32.
+    pub quantize: bool,
+    /// Tokens, over all rows, that go through the network together while prompts are read (default 512).
+    pub pass: usize,
+}
+
+impl Options {
+    /// For rows of up to `max_tokens` tokens.
+    pub fn new(max_tokens: usize) -> Self {
+        Self { max_tokens, memory: Limit::default(), quantize: true, pass: 512 }
+    }
+}
+
+/// Sequences that are continued: reads prompts in pieces of any length, then decodes a token a row at a time.
+///
+/// ```
+/// # use burn::tensor::Device;
+/// # use csa2_model::{config::ModelConfig, init::initialize, model::Model};
+/// # use rand::SeedableRng;
+/// use csa2_infer::{Options, Session};
+///
+/// # let device = Device::flex();
+/// # let mut config = ModelConfig::small().unwrap();
+/// # config.vocab_size = Some(16);
+/// # let model = initialize(Model::new(&config, None, &device).unwrap(), 0.0, |_| rand_chacha::ChaCha8Rng::seed_from_u64(1));
+/// // Two rows of up to 100 tokens, prompts of different lengths.
+/// let mut session = Session::new(model, &config, 2, Options::new(100))?;
+/// let mut logits = session.prefill(&[vec![3, 1, 4], vec![1, 5]])?;
+/// for _ in 0..5 {
+///     let best: Vec<i32> = logits.argmax(1).into_data().convert::<i32>().iter().collect();
+///     logits = session.decode(&best)?;
+/// }
+/// assert_eq!(session.lengths(), [8, 7]);
+/// // What both have read is shared from here on.
+/// let mut other = session.fork();
+/// other.decode(&[2, 7])?;
+/// # Ok::<(), csa2_infer::SessionError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Session {
+    model: Arc<Model>,
+    config: Arc<ModelConfig>,
+    device: Device,
+    options: Options,
+    vocabulary: usize,
+    pub(crate) caches: Caches,
+    scored: Vec<u64>,
+    selections: Vec<Option<Tensor<3, Int>>>,
+    identity: Arc<OnceLock<Identity>>,
+}
+
+impl Session {
+    /// A session of `rows` rows without a past.
+    ///
+    /// # Errors
+    /// When the model is not in f32 or not that of the configuration, there are no rows, or full caches would not fit the memory.
+    pub fn new(model: Model, config: &ModelConfig, rows: usize, options: Options) -> Result<Self, SessionError> {
+        let vocabulary = check(config, None).map_err(|error| SessionError::Configuration(error.to_string()))?;
+        if let Some(found) = other_than_f32(&model) {
+            return Err(SessionError::Precision { found: format!("{found:?}") });
+        }
+        same_layers(&model, config)?;
+        if rows == 0 {
+            return Err(SessionError::NoRows);
+        }
+        let (needed, available) = (needed(config, rows, options), options.memory.bytes()?);
+        if needed > u128::from(available) {
+            return Err(SessionError::Memory { rows, tokens: options.max_tokens, needed, available });
+        }
+        // A model that learns is on a device that records what is done; a session needs no gradients.
+        let model = model.valid();
+        let device = model.devices().into_iter().next().expect("a model has weights");
+        Ok(Self {
+            caches: Caches::new(config, rows, options.quantize),
+            scored: vec![0; config.layers.len()],
+            selections: vec![None; config.layers.len()],
+            model: Arc::new(model),
+            config: Arc::new(config.clone()),
+            device,
+            options,
+            vocabulary,
+            identity: Arc::default(),
+        })
+    }
+
+    /// The settings.
+    pub fn options(&self) -> Options {
+        self.options
+    }
+
+    /// Tokens of every row so far.
+    pub fn lengths(&self) -> &[usize] {
+        self.caches.lengths()
+    }
+
+    /// Bytes of what is kept, by kind.
+    pub fn bytes(&self) -> Bytes {
+        self.caches.bytes()
+    }
+
+    /// The caches, to be looked at.
+    pub fn caches(&self) -> &Caches {
+        &self.caches
+    }
+
+    /// Entries that the indexer of each layer has scored since the session began; 0 for a layer without one.
+    pub fn scored(&self) -> &[u64] {
+        &self.scored
+    }
+
+    /// The entries `[1, T, K]` that each layer with an indexer has chosen in the last pass, for each of its `T` tokens: those of
+    /// the first row that was given, then those of the next.
+    pub fn selections(&self) -> &[Option<Tensor<3, Int>>] {
+        &self.selections
+    }
+
+    /// A session with the same past. What has been stored so far is shared; each of the two stores what it adds.
+    #[must_use]
+    pub fn fork(&self) -> Self {
+        self.clone()
+    }
+
+    /// A session of these rows, in this order, with their past, which is shared; a row may be named more than once, to continue it
+    /// in several ways.
+    ///
+    /// # Errors
+    /// When there are no rows, a row does not exist, or full caches would not fit the memory.
+    pub fn fork_rows(&self, rows: &[usize]) -> Result<Self, SessionError> {
+        let count = self.lengths().len();
+        if let Some(&row) = rows.iter().find(|&&row| row >= count) {
+            return Err(SessionError::Row { row, rows: count });
+        }
+        if rows.is_empty() {
+            return Err(SessionError::NoRows);
+        }
+        let (needed, available) = (needed(&self.config, rows.len(), self.options), self.options.memory.bytes()?);
+        if needed > u128::from(available) {
+            let tokens = self.options.max_tokens;
+            return Err(SessionError::Memory { rows: rows.len(), tokens, needed, available });
+        }
+        Ok(Self { caches: self.caches.rows(rows), ..self.clone() })
+    }
+
+    /// Gives every row `tokens` further tokens whose vectors are made up of the numbers that `next` gives: for measurements at a
+    /// length that no model has read.
+    ///
+    /// # Errors
+    /// When a row would be longer than it may be.
+    pub fn make_up(&mut self, tokens: usize, mut next: impl FnMut() -> f32) -> Result<(), SessionError> {
+        for row in 0..self.lengths().len() {
+            self.check_length(row, tokens)?;
+        }
+        for row in 0..self.lengths().len() {
+            self.caches.make_up(row, tokens, &mut next);
+        }
+        Ok(())
+    }
+
+    /// Which model this is; found out once.
+    pub(crate) fn identity(&self) -> &Identity {
+        self.identity.get_or_init(|| Identity::of(&self.model, &self.config))
+    }
+
+    fn check_length(&self, row: usize, more: usize) -> Result<(), SessionError> {
+        let (tokens, limit) = (self.lengths()[row].saturating_add(more), self.options.max_tokens);
+        if tokens > limit { Err(SessionError::TooLong { row, tokens, limit }) } else { Ok(()) }
+    }
+}
+
+/// Bytes that full caches need.
+fn needed(config: &ModelConfig, rows: usize, options: Options) -> u128 {
+    Caches::bytes_of(config, &[options.max_tokens as u64], options.quantize).saturating_mul(rows as u128)
+}
+
+/// Whether the model has the layers and as many weights as the configuration says.
+fn same_layers(model: &Model, config: &ModelConfig) -> Result<(), SessionError> {
+    let modes: Vec<_> = model.layers().iter().map(|block| block.attention().mode()).collect();
+    let expected: Vec<_> = config.layers.layers().iter().map(|layer| layer.mode).collect();
+    if modes != expected {
+        let found = format!("the model has {} layers that are not those of \"{}\"", modes.len(), config.layers);
+        return Err(SessionError::Configuration(found));
+    }
+    let cost = Cost::of(config).map_err(|error| SessionError::Configuration(error.to_string()))?;
+    let (found, expected) = (model.num_params() as u128, cost.parameters().total());
+    if found < expected {
+        return Err(SessionError::Configuration(format!("the model has {found} weights, it describes {expected}")));
+    }
+    Ok(())
+}

@@ -1,0 +1,126 @@
+//! Reading prompts: in passes of a bounded number of tokens, over one row after the other.
+
+use burn::tensor::{DType, Int, Tensor, TensorData};
+use csa2_model::attention::Context;
+use csa2_model::block::Stream;
+
+use super::Session;
+use crate::SessionError;
+use crate::cache::{InStores, Piece};
+
+impl Session {
+    /// Reads a list of tokens for every row, behind what the row has: prompts, or further parts of them. Gives the logits
+    /// `[rows, vocabulary]` behind the last token of every row.
+    ///
+    /// # Errors
+    /// When there is not one list for each row, a list is empty or a row becomes too long, or a token does not exist.
+    pub fn prefill(&mut self, prompts: &[Vec<i32>]) -> Result<Tensor<2>, SessionError> {
+        let rows = self.lengths().len();
+        if prompts.len() != rows {
+            return Err(SessionError::Rows { given: prompts.len(), rows });
+        }
+        let given: Vec<(usize, &[i32])> = prompts.iter().map(Vec::as_slice).enumerate().collect();
+        self.extend(&given)
+    }
+
+    /// As [`prefill`](Self::prefill), for some of the rows, in any order: logits `[given rows, vocabulary]`.
+    ///
+    /// # Errors
+    /// As [`prefill`](Self::prefill), or when a row does not exist or is given twice.
+    pub fn extend(&mut self, given: &[(usize, &[i32])]) -> Result<Tensor<2>, SessionError> {
+        self.check(given)?;
+        let mut last = Vec::new();
+        self.read(given, |read, x| {
+            let mut at = 0;
+            for &(_, count, whole) in read {
+                at += count;
+                if whole {
+                    last.push(x.clone().narrow(1, at - 1, 1));
+                }
+            }
+        });
+        Ok(self.model.read(Tensor::cat(last, 1)).squeeze_dim(0))
+    }
+
+    /// As [`extend`](Self::extend), but gives the logits behind every token: for each given row `[its tokens, vocabulary]`.
+    ///
+    /// # Errors
+    /// As [`extend`](Self::extend).
+    pub fn score(&mut self, given: &[(usize, &[i32])]) -> Result<Vec<Tensor<2>>, SessionError> {
+        self.check(given)?;
+        let model = self.model.clone();
+        let mut logits: Vec<Vec<Tensor<3>>> = vec![Vec::new(); given.len()];
+        self.read(given, |read, x| {
+            let all = model.read(x);
+            let mut at = 0;
+            for &(number, count, _) in read {
+                logits[number].push(all.clone().narrow(1, at, count));
+                at += count;
+            }
+        });
+        Ok(logits.into_iter().map(|parts| Tensor::cat(parts, 1).squeeze_dim(0)).collect())
+    }
+
+    /// Everything that can be wrong with a request.
+    pub(super) fn check(&self, given: &[(usize, &[i32])]) -> Result<(), SessionError> {
+        let rows = self.lengths().len();
+        if given.is_empty() {
+            return Err(SessionError::Rows { given: 0, rows });
+        }
+        let mut seen = vec![false; rows];
+        for &(row, tokens) in given {
+            if row >= rows || std::mem::replace(&mut seen[row], true) {
+                return Err(SessionError::Row { row, rows });
+            }
+            if tokens.is_empty() {
+                return Err(SessionError::Empty { row });
+            }
+            self.check_length(row, tokens.len())?;
+            let vocabulary = self.vocabulary;
+            let known = |token: i32| usize::try_from(token).is_ok_and(|token| token < vocabulary);
+            if let Some(at) = tokens.iter().position(|&token| !known(token)) {
+                return Err(SessionError::Token { row, at, token: tokens[at], vocabulary });
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads checked tokens in passes. After each, `take` gets which parts it was made of (number of the given row, tokens, whether
+    /// these were its last) and what the network's head would read of them `[1, T, d_model]`.
+    fn read(&mut self, given: &[(usize, &[i32])], mut take: impl FnMut(&[(usize, usize, bool)], Tensor<3>)) {
+        let (mut number, mut done) = (0, 0);
+        while number < given.len() {
+            let (mut pieces, mut parts, mut tokens) = (Vec::new(), Vec::new(), Vec::new());
+            while number < given.len() && tokens.len() < self.options.pass.max(1) {
+                let (row, list) = given[number];
+                let count = (self.options.pass.max(1) - tokens.len()).min(list.len() - done);
+                let start = self.lengths()[row];
+                pieces.push(Piece { row, positions: start..start + count });
+                tokens.extend_from_slice(&list[done..done + count]);
+                done += count;
+                parts.push((number, count, done == list.len()));
+                if done == list.len() {
+                    (number, done) = (number + 1, 0);
+                }
+            }
+            take(&parts, self.pass(&pieces, tokens, |_, _| {}));
+        }
+    }
+
+    /// One pass through the network: what its head would read `[1, T, d_model]`. `watch` is shown the stream after every layer.
+    pub(super) fn pass(&mut self, pieces: &[Piece], tokens: Vec<i32>, watch: impl FnMut(usize, &Stream)) -> Tensor<3> {
+        let positions: Vec<_> = pieces.iter().map(|piece| piece.positions.clone()).collect();
+        // Vectors are rounded where they are stored.
+        let cx = Context::scattered(&self.config, &positions, DType::F32, &self.device).with_quantization(false);
+        let count = tokens.len();
+        let tokens: Tensor<2, Int> = Tensor::from_data(TensorData::new(tokens, [1, count]), &self.device);
+        let mut memory = InStores::new(&mut self.caches, pieces);
+        let x = self.model.forward_in(tokens, &cx, &mut memory, watch).read();
+        let (selections, scored) = memory.finish();
+        self.selections = selections;
+        for (total, new) in self.scored.iter_mut().zip(scored) {
+            *total += new;
+        }
+        x
+    }
+}
