@@ -177,7 +177,7 @@ proptest! {
 #[test]
 fn long_selections_are_those_of_the_definition() {
     for (number, format) in FORMATS.into_iter().enumerate() {
-        let lengths = vec![2 * (8 * CHUNK + 8192) + 77, 3];
+        let lengths = vec![2 * (16 * CHUNK + 4 * CHUNK) + 77, 3];
         let sizes = (2, 3, 1, 40, 7, [8, 24, 7, 1000][number]);
         let (ratio, heads, groups, topk, blocks, size) = sizes;
         let seed = number as u64;

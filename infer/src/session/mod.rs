@@ -111,6 +111,16 @@ impl Session {
         self.options
     }
 
+    /// The model.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// The model's configuration.
+    pub fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
     /// Tokens of every row so far.
     pub fn lengths(&self) -> &[usize] {
         self.caches.lengths()

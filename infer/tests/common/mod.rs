@@ -92,6 +92,28 @@ pub fn model(config: &ModelConfig, seed: u64, device: &Device) -> Model {
     initialize(Model::new(config, None, device).unwrap(), 0.0, stream).map(&mut Shake(StdRng::seed_from_u64(seed)))
 }
 
+struct ToF64;
+
+impl ModuleMapper for ToF64 {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        param.map(|value| {
+            let device = value.device();
+            Tensor::from_data(value.into_data().convert::<f64>(), (&device, DType::F64))
+        })
+    }
+}
+
+/// How far the logits of one pass in f32 are from those of one pass in f64.
+pub fn precision(model: &Model, config: &ModelConfig, tokens: &[i32], device: &Device) -> f32 {
+    let seq = tokens.len();
+    let input: Tensor<2, Int> = Tensor::from_data(TensorData::new(tokens.to_vec(), [1, seq]), device);
+    let run = |model: &Model, dtype| -> Vec<f32> {
+        let logits = model.forward(input.clone(), &Context::new(config, seq, dtype, device)).logits;
+        logits.into_data().convert::<f32>().try_to_vec().unwrap()
+    };
+    difference(&run(model, DType::F32), &run(&model.clone().map(&mut ToF64), DType::F64))
+}
+
 /// Token ids.
 pub fn tokens(random: &mut StdRng, count: usize) -> Vec<i32> {
     (0..count).map(|_| random.random_range(0..VOCABULARY as i32)).collect()

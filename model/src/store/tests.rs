@@ -67,11 +67,11 @@ fn a_copy_shares_until_one_writes() {
         let before = bits(&store.unpack());
         let mut copy = store.clone();
         assert_eq!(copy.shared_chunks(), 2);
-        copy.replace(CHUNK + 5, &[1.0; 32]);
+        copy.replace(CHUNK + 5, &[6.0; 32]);
         assert_eq!((copy.shared_chunks(), store.shared_chunks()), (1, 1));
         let mut row = [0.0; 32];
         copy.read(CHUNK + 5, &mut row);
-        assert_eq!(row, [1.0; 32], "1 is a number of every format");
+        assert_eq!(row, [6.0; 32], "6 is a number of every format");
         assert_eq!(bits(&store.unpack()), before);
         let after = bits(&copy.unpack());
         let same = |at: &usize| at / 32 == CHUNK + 5 || after[*at] == before[*at];

@@ -209,12 +209,11 @@ fn select_by(
     assert_eq!(pool.is_some(), matches!(spec.pool, PoolUse::Read { .. }), "a pool is given where one is read");
     assert!(keys.windows(2).all(|pair| pair[0].format() == pair[1].format()), "all rows store keys in one format");
     let device = q.device();
-    let mut q = floats(q);
-    if let Some(format) = keys.first().and_then(|keys| keys.format()) {
-        let mut values = slice::<f32>(&q).to_vec();
-        crate::quant::fake_quantize(&mut values, format);
-        q = TensorData::new(values, [queries, heads, dim]);
-    }
+    let q = match keys.first().and_then(|keys| keys.format()) {
+        Some(format) => super::fake_quantize(q, format),
+        None => q,
+    };
+    let q = floats(q);
     let weights = floats(weights);
     let pool = pool.map(|pool| pool.into_data().convert::<i32>());
     let inputs = SelectInputs {

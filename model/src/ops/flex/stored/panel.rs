@@ -37,6 +37,18 @@ const SHIFTED: [u8; 16] = {
     values
 };
 
+/// The same for every 16 bytes of a register.
+#[cfg(target_arch = "x86_64")]
+const TABLE: [[u8; 32]; 2] = {
+    let mut table = [0; 32];
+    let mut at = 0;
+    while at < 32 {
+        table[at] = SHIFTED[at % 16];
+        at += 1;
+    }
+    [table; 2]
+};
+
 /// One group of one head of a query.
 #[derive(Clone, Copy)]
 struct QueryGroup {
@@ -105,7 +117,6 @@ impl PanelQuery {
         let panels = codes.chunks_exact(groups * GROUP_CODES).zip(scales.chunks_exact(groups * PANEL));
         for ((codes, scales), scores) in panels.zip(scores.chunks_exact_mut(PANEL)) {
             for (part, scores) in scores.chunks_exact_mut(L::KEYS).enumerate() {
-                products.fill(lanes.splat(0.0));
                 for (group, queries) in self.groups.chunks_exact(heads).enumerate() {
                     let codes = &codes[group * GROUP_CODES..(group + 1) * GROUP_CODES];
                     let mut keys = [lanes.bytes([0; 4]); GROUP / 4];
@@ -122,7 +133,8 @@ impl PanelQuery {
                             sum = lanes.dot(keys[four], query.codes[four], sum);
                         }
                         let sum = lanes.floats(sum, query.shift);
-                        *product = lanes.fused(sum, lanes.times(scale, lanes.splat(query.scale)), *product);
+                        let scale = lanes.times(scale, lanes.splat(query.scale));
+                        *product = if group == 0 { lanes.times(sum, scale) } else { lanes.fused(sum, scale, *product) };
                     }
                 }
                 let mut total = lanes.splat(0.0);
@@ -239,8 +251,7 @@ impl Lanes for Narrow {
     fn unpacked(self, codes: &[u8]) -> [pulp::u8x32; 2] {
         let simd = self.0;
         let codes: pulp::u8x32 = *bytemuck::from_bytes(codes);
-        let table: [u8; 32] = std::array::from_fn(|i| SHIFTED[i % 16]);
-        let (table, mask): (pulp::u8x32, _) = (cast(table), simd.splat_u8x32(15));
+        let (table, mask): (pulp::u8x32, _) = (cast(TABLE[0]), simd.splat_u8x32(15));
         let high: pulp::u8x32 = cast(simd.shr_const_u16x16::<4>(cast(codes)));
         let look_up = |codes: pulp::u8x32| cast(simd.avx2._mm256_shuffle_epi8(cast(table), cast(codes)));
         [look_up(simd.and_u8x32(codes, mask)), look_up(simd.and_u8x32(high, mask))]
@@ -317,8 +328,7 @@ impl Lanes for Wide {
     fn unpacked(self, codes: &[u8]) -> [pulp::u8x64; 2] {
         let simd = self.0;
         let codes: pulp::u8x64 = *bytemuck::from_bytes(codes);
-        let table: [u8; 64] = std::array::from_fn(|i| SHIFTED[i % 16]);
-        let (table, mask): (pulp::u8x64, _) = (cast(table), simd.splat_u8x64(15));
+        let (table, mask): (pulp::u8x64, _) = (cast(TABLE), simd.splat_u8x64(15));
         let high: pulp::u8x64 = cast(simd.shr_const_u16x32::<4>(cast(codes)));
         let look_up = |codes: pulp::u8x64| cast(simd.avx512bw._mm512_shuffle_epi8(cast(table), cast(codes)));
         [look_up(simd.and_u8x64(codes, mask)), look_up(simd.and_u8x64(high, mask))]

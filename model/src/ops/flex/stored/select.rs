@@ -15,7 +15,7 @@ use crate::quant::Format;
 use crate::store::{CHUNK, Chunk, PANEL, Store};
 
 /// Entries that one task scores, at least.
-const SEGMENT: usize = 8192;
+const SEGMENT: usize = 16384;
 
 /// Keys that are read at a time where they do not lie in panels.
 const PIECE: usize = 128;
@@ -145,10 +145,13 @@ impl WithSimd for Task<'_> {
         }
         let scores = self.query.score(simd, self.keys, self.from, self.to, &mut scratch);
         found.scored = scores.len() as u64;
+        // A local value: a loop over a field is not turned into vector instructions.
+        let mut broken = false;
         for score in scores {
-            found.broken |= score.is_nan();
+            broken |= score.is_nan();
         }
-        if found.broken {
+        if broken {
+            found.broken = true;
             return found;
         }
         found.best.offer_row(scores, self.from as u32);
