@@ -9,6 +9,7 @@ mod file;
 mod identity;
 mod limit;
 pub mod plain;
+pub mod sampling;
 mod session;
 
 pub use cache::{Bytes, Caches};

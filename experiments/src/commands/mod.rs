@@ -7,6 +7,7 @@ mod conform;
 mod eval;
 mod export;
 mod figure;
+mod generate;
 mod import;
 mod overlap;
 mod plan;
@@ -52,6 +53,8 @@ enum Command {
     Search(search::Args),
     /// Compare what the layers of a run select
     Overlap(overlap::Args),
+    /// Continue a prompt from caches, token by token
+    Generate(generate::Args),
     /// Measure what the queries of a run can and cannot reach
     Probe(probe::Args),
     /// Draw the worked examples of the mathematics
@@ -83,6 +86,7 @@ pub fn main(cli: &Cli) -> ExitCode {
         Command::Eval(args) => eval::run(args),
         Command::Search(args) => search::run(args),
         Command::Overlap(args) => overlap::run(args),
+        Command::Generate(args) => generate::run(args),
         Command::Probe(args) => probe::run(args),
         Command::Figure(args) => figure::run(args),
         Command::Plan(args) => plan::run(args),

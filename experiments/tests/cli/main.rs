@@ -7,6 +7,7 @@ mod configurations;
 mod conform;
 mod eval;
 mod folders;
+mod generate;
 mod interruption;
 mod output;
 mod overlap;
