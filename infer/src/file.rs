@@ -72,7 +72,7 @@ impl Session {
     /// # Errors
     /// When the file cannot be read, is not whole, or belongs to another model, version or way of storing; and where
     /// [`Session::new`] refuses.
-    pub fn load(path: &Path, model: Model, config: &ModelConfig, options: Options) -> Result<Self, FileError> {
+    pub fn load(path: &Path, model: &Model, config: &ModelConfig, options: Options) -> Result<Self, FileError> {
         let reading = FileError::io(path);
         let damaged = |what: &str| FileError::damaged(path, what);
         let refused = |source| FileError::Session { path: path.into(), source: Box::new(source) };

@@ -5,8 +5,7 @@ use burn::tensor::{DType, Tensor};
 use csa2_model::config::ModelConfig;
 use csa2_model::model::Model;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
-use xxhash_rust::xxh3::Xxh3;
+use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
 /// Hashes of what must be equal for a cache to mean the same.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,13 +20,9 @@ pub(crate) struct Identity {
 impl Identity {
     pub(crate) fn of(model: &Model, config: &ModelConfig) -> Self {
         let text = serde_json::to_string(config).expect("a configuration can be written");
-        let digest = Sha256::digest(text.as_bytes());
         let mut hash = Hash(Xxh3::new());
         model.visit(&mut hash);
-        Self {
-            config: digest.iter().map(|byte| format!("{byte:02x}")).collect(),
-            weights: format!("{:032x}", hash.0.digest128()),
-        }
+        Self { config: format!("{:032x}", xxh3_128(text.as_bytes())), weights: format!("{:032x}", hash.0.digest128()) }
     }
 }
 

@@ -24,14 +24,14 @@ fn made(quantization: QuantizationConfig) -> (ModelConfig, Model, Session) {
     let device = Device::flex();
     let config = ModelConfig { quantization, ..config(MIX) };
     let model = model(&config, 1, &device);
-    let mut session = Session::new(model.clone(), &config, 2, options()).unwrap();
+    let mut session = Session::new(&model, &config, 2, options()).unwrap();
     let mut random = StdRng::seed_from_u64(1);
     session.prefill(&[tokens(&mut random, 31), tokens(&mut random, 4)]).unwrap();
     (config, model, session)
 }
 
 fn loaded(path: &Path, model: &Model, config: &ModelConfig) -> Result<Session, FileError> {
-    Session::load(path, model.clone(), config, options())
+    Session::load(path, model, config, options())
 }
 
 #[test]
@@ -68,17 +68,15 @@ fn a_cache_is_refused_by_what_did_not_make_it() {
     let other = common::model(&mix, 1, &device);
     assert!(message(loaded(&path, &other, &mix)).contains("made with another configuration"));
     let unlike = Options { quantize: false, ..options() };
-    let error = message(Session::load(&path, model.clone(), &config, unlike));
+    let error = message(Session::load(&path, &model, &config, unlike));
     assert!(
         error.contains("made with another way of storing (the model's number formats), not with this one (f32)"),
         "{error}"
     );
     let short = Options { max_tokens: 30, ..options() };
-    assert!(
-        message(Session::load(&path, model.clone(), &config, short)).contains("row 0: 31 tokens are more than the 30")
-    );
+    assert!(message(Session::load(&path, &model, &config, short)).contains("row 0: 31 tokens are more than the 30"));
     let little = Options { memory: Limit::Bytes(1000), ..options() };
-    assert!(message(Session::load(&path, model.clone(), &config, little)).contains("there are 1000"));
+    assert!(message(Session::load(&path, &model, &config, little)).contains("there are 1000"));
     assert!(matches!(loaded(&folder.path().join("none"), &model, &config), Err(FileError::Io { .. })));
     assert!(matches!(session.save(&folder.path().join("none/cache")), Err(FileError::Io { .. })));
 }
@@ -130,7 +128,7 @@ fn a_header_that_claims_much_is_refused() {
         bytes.extend(&whole[16 + size + 8..]);
         fs::write(&path, bytes).unwrap();
         let options = Options { memory: Limit::Bytes(u64::MAX), max_tokens: usize::MAX, ..Options::new(0) };
-        let error = Session::load(&path, model.clone(), &config, options).unwrap_err();
+        let error = Session::load(&path, &model, &config, options).unwrap_err();
         assert!(!error.to_string().is_empty());
         error
     };
@@ -168,7 +166,7 @@ fn forks_share_and_go_their_own_ways() {
     let mut fork = session.fork();
     let (shared, all) = fork.caches().shared_chunks();
     assert_eq!(shared, all);
-    let mut alone = Session::new(model, &config, 2, options()).unwrap();
+    let mut alone = Session::new(&model, &config, 2, options()).unwrap();
     drop(std::mem::replace(&mut alone, session.clone()));
     let [a, b] = [&mut session, &mut fork].map(|session| floats(session.decode(&[1, 2]).unwrap()));
     assert_eq!(a, b);
@@ -224,7 +222,7 @@ fn wrong_requests_are_refused_and_change_nothing() {
     let [a, b] = [&mut session, &mut untouched].map(|session| floats(session.decode(&[1, 2]).unwrap()));
     assert_eq!(a, b);
 
-    let refused = |config: &ModelConfig, rows, options| Session::new(model.clone(), config, rows, options).unwrap_err();
+    let refused = |config: &ModelConfig, rows, options| Session::new(&model, config, rows, options).unwrap_err();
     assert!(matches!(refused(&config, 0, options()), SessionError::NoRows));
     let mix = ModelConfig { layers: "swa full@2+pool reuse reindex stale@2 swa".parse().unwrap(), ..config.clone() };
     assert!(matches!(refused(&mix, 1, options()), SessionError::Configuration(_)));
@@ -237,19 +235,18 @@ fn wrong_requests_are_refused_and_change_nothing() {
 fn caches_that_do_not_fit_are_refused() {
     let (config, model, _) = made(RELEASED);
     let fill = |tokens: usize| {
-        let mut session = Session::new(model.clone(), &config, 1, Options::new(tokens)).unwrap();
+        let mut session = Session::new(&model, &config, 1, Options::new(tokens)).unwrap();
         session.make_up(tokens, || 1.0).unwrap();
         session.bytes().total()
     };
     // A multiple of a panel and of every ratio.
     let held = fill(1600);
-    let with =
-        |bytes| Session::new(model.clone(), &config, 1, Options { memory: Limit::Bytes(bytes), ..Options::new(1600) });
+    let with = |bytes| Session::new(&model, &config, 1, Options { memory: Limit::Bytes(bytes), ..Options::new(1600) });
     assert!(with(held).is_ok());
     let error = with(held - 1).unwrap_err();
     assert!(matches!(error, SessionError::Memory { needed, .. } if needed == u128::from(held)), "{error}");
     for (rows, tokens) in [(1, usize::MAX), (usize::MAX, usize::MAX), (1 << 30, 1 << 40)] {
-        let error = Session::new(model.clone(), &config, rows, Options::new(tokens)).unwrap_err();
+        let error = Session::new(&model, &config, rows, Options::new(tokens)).unwrap_err();
         assert!(matches!(error, SessionError::Memory { .. }), "{error}");
     }
 }

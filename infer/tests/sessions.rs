@@ -107,16 +107,16 @@ fn run(case: &Case) -> (ModelConfig, Vec<Row>, Vec<Whole>) {
     let all = case.tokens();
     let expected = all.iter().map(|tokens| whole(&model, &config, tokens, &device)).collect();
 
-    let mut session = Session::new(model, &config, all.len(), options(case.pass)).unwrap();
+    let mut session = Session::new(&model, &config, all.len(), options(case.pass)).unwrap();
     let mut rows = vec![Row::default(); all.len()];
     // Pieces of the prompts in any order, some rows together and some alone.
     loop {
         let mut given: Vec<(usize, &[i32])> = Vec::new();
-        for row in 0..all.len() {
+        for (row, tokens) in all.iter().enumerate() {
             let (start, end) = (session.lengths()[row], case.prompts[row]);
             if start < end && random.random_bool(0.7) {
                 let length = random.random_range(1..=case.piece).min(end - start);
-                given.push((row, &all[row][start..start + length]));
+                given.push((row, &tokens[start..start + length]));
             }
         }
         if random.random_bool(0.5) {
@@ -234,7 +234,7 @@ fn formats_can_be_switched_off() {
     let ids = tokens(&mut StdRng::seed_from_u64(3), 30);
     let run = |config: &ModelConfig, quantize| {
         let options = Options { quantize, ..options(64) };
-        let mut session = Session::new(model.clone(), config, 1, options).unwrap();
+        let mut session = Session::new(&model, config, 1, options).unwrap();
         (floats(session.score(&[(0, &ids)]).unwrap().remove(0)), session.bytes().per_token())
     };
     let (off, off_bytes) = run(&config, false);
@@ -249,7 +249,7 @@ fn formats_can_be_switched_off() {
 fn scored_entries_are_counted() {
     let device = Device::flex();
     let config = config("full@2 reuse full+pool reuse reindex");
-    let mut session = Session::new(model(&config, 1, &device), &config, 1, options(64)).unwrap();
+    let mut session = Session::new(&model(&config, 1, &device), &config, 1, options(64)).unwrap();
     session.prefill(&[vec![1; 40]]).unwrap();
     let before = session.scored().to_vec();
     session.decode(&[1]).unwrap();

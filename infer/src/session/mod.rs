@@ -47,7 +47,7 @@ impl Options {
 /// # config.vocab_size = Some(16);
 /// # let model = initialize(Model::new(&config, None, &device).unwrap(), 0.0, |_| rand_chacha::ChaCha8Rng::seed_from_u64(1));
 /// // Two rows of up to 100 tokens, prompts of different lengths.
-/// let mut session = Session::new(model, &config, 2, Options::new(100))?;
+/// let mut session = Session::new(&model, &config, 2, Options::new(100))?;
 /// let mut logits = session.prefill(&[vec![3, 1, 4], vec![1, 5]])?;
 /// for _ in 0..5 {
 ///     let best: Vec<i32> = logits.argmax(1).into_data().convert::<i32>().iter().collect();
@@ -77,12 +77,12 @@ impl Session {
     ///
     /// # Errors
     /// When the model is not in f32 or not that of the configuration, there are no rows, or full caches would not fit the memory.
-    pub fn new(model: Model, config: &ModelConfig, rows: usize, options: Options) -> Result<Self, SessionError> {
+    pub fn new(model: &Model, config: &ModelConfig, rows: usize, options: Options) -> Result<Self, SessionError> {
         let vocabulary = check(config, None).map_err(|error| SessionError::Configuration(error.to_string()))?;
-        if let Some(found) = other_than_f32(&model) {
+        if let Some(found) = other_than_f32(model) {
             return Err(SessionError::Precision { found: format!("{found:?}") });
         }
-        same_layers(&model, config)?;
+        same_layers(model, config)?;
         if rows == 0 {
             return Err(SessionError::NoRows);
         }

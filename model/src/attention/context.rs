@@ -53,7 +53,8 @@ impl Context {
 
     /// As [`new`](Self::new), for the `seq` tokens behind the first `start` ones of a sequence.
     pub fn continued(config: &ModelConfig, start: usize, seq: usize, dtype: DType, device: &Device) -> Self {
-        let mut cx = Self::scattered(config, &[start..start + seq], dtype, device);
+        let piece = start..start + seq;
+        let mut cx = Self::scattered(config, std::slice::from_ref(&piece), dtype, device);
         cx.start = start;
         cx.seen = cx.new_entries.keys().map(|&m| (m, all_seen(start, seq, m, device))).collect();
         cx.visible = cx.new_entries.keys().map(|&m| (m, all_visible(start, seq, m, device))).collect();

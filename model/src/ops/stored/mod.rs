@@ -7,7 +7,7 @@
 //! | built with | what computes |
 //! |---|---|
 //! | `flex` | native code (`flex/stored`), whatever device the tensors are on: queries come to the host, results go back |
-//! | GPU backends alone | the plain form in [`reference`]: right, slow |
+//! | GPU backends alone | the plain form in [`reference`](mod@reference): right, slow |
 //!
 //! There are no GPU kernels for stored vectors.
 

@@ -46,7 +46,7 @@ fn unpacked(store: &Store) -> Vec<Vec<f32>> {
     store.unpack().chunks_exact(store.dim()).map(<[f32]>::to_vec).collect()
 }
 
-fn readout_rows(inputs: &ReadoutInputs<'_>) -> (Vec<f32>, Vec<f32>) {
+pub(super) fn readout_rows(inputs: &ReadoutInputs<'_>) -> (Vec<f32>, Vec<f32>) {
     let &ReadoutInputs { heads, dim, scale, .. } = inputs;
     let width = inputs.topk.len() / inputs.places.len().max(1);
     let main: Vec<Vec<Vec<f32>>> = inputs.main.iter().map(|store| unpacked(store)).collect();
@@ -85,7 +85,7 @@ fn readout_rows(inputs: &ReadoutInputs<'_>) -> (Vec<f32>, Vec<f32>) {
     (output, lse)
 }
 
-fn select_rows(inputs: &SelectInputs<'_>) -> Selected {
+pub(super) fn select_rows(inputs: &SelectInputs<'_>) -> Selected {
     let &SelectInputs { heads, dim, spec, .. } = inputs;
     let pool_width = inputs.pool.len() / inputs.places.len().max(1);
     let keys: Vec<Vec<Vec<f32>>> = inputs.keys.iter().map(|store| unpacked(store)).collect();

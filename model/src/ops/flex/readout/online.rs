@@ -42,7 +42,7 @@ impl<T: Real> Online<T> {
     }
 
     /// Both together; `other` has seen entries behind those that `self` has seen.
-    pub(in super::super) fn joined(mut self, other: Self) -> Self {
+    pub(in super::super) fn joined(mut self, other: &Self) -> Self {
         let dim = self.output.len() / self.max.len();
         for h in 0..self.max.len() {
             let highest = if other.max[h] > self.max[h] { other.max[h] } else { self.max[h] };

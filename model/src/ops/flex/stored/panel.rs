@@ -19,6 +19,9 @@ const FORMAT: Format = Format::Fp4E8m0;
 const GROUP: usize = FORMAT.group();
 const GROUP_CODES: usize = GROUP * PANEL / 2;
 
+/// Up to so many heads' sums need no memory of their own.
+const FEW_HEADS: usize = 16;
+
 /// What is added to twice a key's number.
 const SHIFT: i32 = 12;
 
@@ -91,7 +94,7 @@ impl PanelQuery {
         Self { groups, weights: weights.to_vec() }
     }
 
-    /// `scores[j] = sum_h weights[h] max(q[h] . keys[j], 0)` for whole panels of keys.
+    /// `scores[j] = sum_h weights[h] max(q[h] . keys[j], 0)` for whole panels of keys, part of a long row of panels.
     pub(super) fn score(&self, codes: &[u8], scales: &[u8], scores: &mut [f32]) {
         #[cfg(target_arch = "x86_64")]
         {
@@ -113,12 +116,19 @@ impl PanelQuery {
     fn panels<L: Lanes>(&self, lanes: L, codes: &[u8], scales: &[u8], scores: &mut [f32]) {
         let heads = self.weights.len();
         let groups = self.groups.len() / heads;
-        let mut products = vec![lanes.splat(0.0); heads];
+        let (mut few, mut many) = ([lanes.splat(0.0); FEW_HEADS], Vec::new());
+        let products = if heads <= FEW_HEADS {
+            &mut few[..heads]
+        } else {
+            many.resize(heads, lanes.splat(0.0));
+            &mut many[..]
+        };
         let panels = codes.chunks_exact(groups * GROUP_CODES).zip(scales.chunks_exact(groups * PANEL));
         for ((codes, scales), scores) in panels.zip(scores.chunks_exact_mut(PANEL)) {
             for (part, scores) in scores.chunks_exact_mut(L::KEYS).enumerate() {
                 for (group, queries) in self.groups.chunks_exact(heads).enumerate() {
                     let codes = &codes[group * GROUP_CODES..(group + 1) * GROUP_CODES];
+                    fetch_ahead(codes);
                     let mut keys = [lanes.bytes([0; 4]); GROUP / 4];
                     for block in 0..GROUP / 8 {
                         let start = block * 4 * PANEL + part * 4 * L::KEYS;
@@ -127,7 +137,7 @@ impl PanelQuery {
                     }
                     let start = group * PANEL + part * L::KEYS;
                     let scale = lanes.scales(&scales[start..start + L::KEYS]);
-                    for (query, product) in queries.iter().zip(&mut products) {
+                    for (query, product) in queries.iter().zip(&mut *products) {
                         let mut sum = lanes.zero();
                         for four in 0..GROUP / 4 {
                             sum = lanes.dot(keys[four], query.codes[four], sum);
@@ -145,6 +155,37 @@ impl PanelQuery {
             }
         }
     }
+}
+
+/// Bytes between what is being scored and what is fetched for later.
+const AHEAD: usize = 4096;
+
+/// Has the processor fetch codes that will be scored soon, as something that is read once: so that keys drive less of the
+/// network's weights, which the next layers need, out of its caches.
+#[inline(always)]
+fn fetch_ahead(codes: &[u8]) {
+    for line in (0..codes.len()).step_by(LINE) {
+        #[cfg(target_arch = "x86_64")]
+        fetch::<{ std::arch::x86_64::_MM_HINT_NTA }>(codes.as_ptr().wrapping_add(AHEAD + line));
+    }
+}
+
+/// Bytes that a processor fetches together.
+const LINE: usize = 64;
+
+/// Has the processor fetch memory that lies scattered, all of it at a time.
+pub(super) fn fetch_all(memory: &[u8]) {
+    for line in memory.chunks(LINE) {
+        #[cfg(target_arch = "x86_64")]
+        fetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(line.as_ptr());
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn fetch<const HINT: i32>(address: *const u8) {
+    // SAFETY: a prefetch neither reads nor writes; any address will do, past the end of an array too.
+    unsafe { std::arch::x86_64::_mm_prefetch::<HINT>(address.cast()) };
 }
 
 /// Registers that hold the same channels of several keys.

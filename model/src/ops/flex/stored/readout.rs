@@ -107,7 +107,8 @@ pub(in super::super::super) fn readout(inputs: &ReadoutInputs<'_>) -> (Vec<f32>,
         let tasks = (0..reads.len().div_ceil(SEGMENT)).into_par_iter();
         // In the order of the parts, whatever the number of threads.
         let parts: Vec<_> = tasks.map(|part| dispatch(Task { reads: &reads, from: part * SEGMENT })).collect();
-        let whole = parts.into_iter().reduce(Online::joined).expect("a query reads its own window entry");
+        let whole =
+            parts.into_iter().reduce(|all, next| all.joined(&next)).expect("a query reads its own window entry");
         whole.finish(output, lse);
     });
     (output, lse)

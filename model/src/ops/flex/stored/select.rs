@@ -8,7 +8,7 @@ use super::super::best::Best;
 use super::super::kl::add_rectified;
 use super::super::products::{Listed, inner_products};
 use super::super::simd::{dispatch, largest_of};
-use super::panel::PanelQuery;
+use super::panel::{PanelQuery, fetch_all};
 use crate::ops::stored::{SelectInputs, Selected};
 use crate::ops::{NAN_ROW, NO_ENTRY, PoolUse};
 use crate::quant::Format;
@@ -37,11 +37,13 @@ struct Scratch {
 }
 
 impl Scratch {
-    fn new(heads: usize, dim: usize) -> Self {
+    /// Keys in panels need nothing but scores.
+    fn new(heads: usize, dim: usize, panels: bool) -> Self {
+        let pieces = if panels { 0 } else { PIECE };
         Self {
             scores: Vec::new(),
-            vectors: vec![0.0; PIECE * dim],
-            products: vec![0.0; heads * PIECE],
+            vectors: vec![0.0; pieces * dim],
+            products: vec![0.0; pieces * heads],
             counting: std::array::from_fn(|at| at as u32),
         }
     }
@@ -97,6 +99,18 @@ impl Query<'_> {
     }
 }
 
+/// Has the processor fetch the panels of some keys.
+fn fetch(keys: &Store, (from, to): (usize, usize)) {
+    let (dim, group) = (keys.dim(), Format::Fp4E8m0.group());
+    for panel in from / PANEL..to.div_ceil(PANEL) {
+        let (chunk, inside) = (&keys.chunks()[panel * PANEL / CHUNK], panel * PANEL % CHUNK);
+        if let Chunk::Packed { codes, scales } = &**chunk {
+            fetch_all(&codes[inside * dim / 2..(inside + PANEL) * dim / 2]);
+            fetch_all(&scales[inside * dim / group..(inside + PANEL) * dim / group]);
+        }
+    }
+}
+
 /// What one task finds.
 struct Found {
     best: Best<f32>,
@@ -128,12 +142,19 @@ impl WithSimd for Task<'_> {
         let blocks = if let PoolUse::Build { blocks, .. } = spec.pool { blocks } else { 0 };
         let (best, blocks) = (Best::new(spec.topk), Best::new(blocks));
         let mut found = Found { best, blocks, broken: false, scored: 0 };
-        let mut scratch = Scratch::new(heads, dim);
+        let mut scratch = Scratch::new(heads, dim, self.query.panel.is_some());
         if let PoolUse::Read { size } = spec.pool {
-            for &block in self.pool {
-                let Ok(block) = usize::try_from(block) else { continue };
+            let blocks = || self.pool.iter().filter_map(|&block| usize::try_from(block).ok());
+            let range = |block: usize| {
                 let to = (block + 1).saturating_mul(size).min(self.visible);
-                let from = block.saturating_mul(size).min(to);
+                (block.saturating_mul(size).min(to), to)
+            };
+            // Waiting for one block after the other would take longer than scoring them.
+            if self.query.panel.is_some() {
+                blocks().for_each(|block| fetch(self.keys, range(block)));
+            }
+            for block in blocks() {
+                let (from, to) = range(block);
                 let scores = self.query.score(simd, self.keys, from, to, &mut scratch);
                 for (at, &score) in scores.iter().enumerate() {
                     found.broken |= score.is_nan();
