@@ -90,7 +90,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let device = args.backend.device()?;
     let weights = run.weights(&device)?;
     let model = weights.model(run.model_config(), &device)?;
-    let mut session = Session::new(model, run.model_config(), 1, Options::new(args.max_tokens as usize))?;
+    let mut session = Session::new(&model, run.model_config(), 1, Options::new(args.max_tokens as usize))?;
     let stop = super::stop_on_interrupt("stopping after this token")?;
 
     let started = Instant::now();
