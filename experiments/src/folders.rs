@@ -31,12 +31,36 @@ pub enum FolderError {
         /// What it should hold.
         what: &'static str,
     },
+    /// The folder holds what was found on other weights.
+    #[error("{}: is the {what} of another run, or of the same run at another step; give another --out, or remove it", path.display())]
+    OtherWeights {
+        /// The file.
+        path: PathBuf,
+        /// What it is.
+        what: &'static str,
+    },
     /// The place is no folder.
     #[error("{}: is no folder; give another --out", path.display())]
     NoFolder {
         /// The place.
         path: PathBuf,
     },
+}
+
+/// Refuses to replace what was found on other weights: `json` says in `weights_sha256` of which it is, where it is there.
+///
+/// # Errors
+/// When it is of other weights, or cannot be read.
+pub fn check_weights(json: &Path, digest: &str, what: &'static str) -> Result<(), FolderError> {
+    if !json.exists() {
+        return Ok(());
+    }
+    let bytes = csa2_train::files::read(json)?;
+    let found: serde_json::Value = serde_json::from_slice(&bytes).map_err(|error| FileError::content(json, &error))?;
+    match found["weights_sha256"].as_str() {
+        Some(found) if found == digest => Ok(()),
+        _ => Err(FolderError::OtherWeights { path: json.to_path_buf(), what }),
+    }
 }
 
 /// Refuses a place that holds something. What a writer leaves that is killed before its first whole file counts as nothing.

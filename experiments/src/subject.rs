@@ -3,9 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use burn::tensor::Device;
+use csa2_model::cost::Cost;
 use csa2_train::runs::{Run, RunError, RunWeights};
 use csa2_train::tasks::{Task, TaskConfig, TaskError};
 use thiserror::Error;
+
+use crate::ablation::check_size;
 
 /// A run, its weights and a task.
 pub struct Subject {
@@ -85,6 +88,8 @@ impl Subject {
                 task.vocab_size()
             )));
         }
+        let size = Cost::of(run.model_config()).map_err(|error| error.to_string());
+        size.and_then(|cost| check_size(run.model_config(), &cost, task.seq_len())).map_err(unfit)?;
         let weights = run.weights(device)?;
         Ok(Self { run, weights, task, task_config })
     }

@@ -50,7 +50,7 @@ impl<R: Rng> Sampler<R> {
             return Err(SamplingError::Logits);
         }
         if self.temperature == 0.0 {
-            return Ok(logits.iter().position(|logit| *logit == largest).unwrap_or(0) as i32);
+            return Ok(logits.iter().position(|logit| *logit >= largest).unwrap_or(0) as i32);
         }
         let weight = |logit: f32| (f64::from(logit - largest) / self.temperature).exp();
         let mut tokens: Vec<(usize, f64)> = logits.iter().map(|logit| weight(*logit)).enumerate().collect();

@@ -36,8 +36,8 @@ fn formats() -> impl Strategy<Value = Option<Format>> {
 /// Rows of different lengths, and queries anywhere in them, the newest position among them.
 fn places(source: &mut Source, lengths: &[usize], count: usize) -> Vec<Place> {
     let mut places = Vec::new();
-    for row in 0..lengths.len() {
-        places.push(Place { row, position: lengths[row] - 1 });
+    for (row, length) in lengths.iter().enumerate() {
+        places.push(Place { row, position: length - 1 });
     }
     for _ in 0..count {
         let row = source.0.random_range(0..lengths.len());

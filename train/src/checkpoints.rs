@@ -8,8 +8,10 @@ use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 
 use csa2_model::checkpoint::{self, CheckpointError, Weight};
+use csa2_model::config::ModelConfig;
 use csa2_model::model::Model;
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 use thiserror::Error;
 
 use crate::config::TrainConfig;
@@ -17,6 +19,13 @@ use crate::files::{self, FileError};
 use crate::optimizer::Optimizer;
 
 const SCHEMA: u32 = 1;
+
+/// Identifies a model's configuration: what weights were trained as, the candidate pool and number formats included.
+pub fn model_hash(config: &ModelConfig) -> String {
+    // Keys of a JSON value are sorted, so the text does not depend on the order of a file. A configuration has a JSON form.
+    let text = serde_json::to_value(config).map(|value| value.to_string()).unwrap_or_default();
+    Sha256::digest(text).iter().take(8).fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
+}
 
 /// `checkpoint/state.json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -32,6 +41,9 @@ pub struct State {
     pub seconds: f64,
     /// Hash of the run's resolved configuration.
     pub config_hash: String,
+    /// Hash of the model's configuration, candidate pool included ([`model_hash`]); checkpoints of earlier versions have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model_hash: Option<String>,
     /// File of the weights.
     pub model: String,
     /// File of the optimizer's state; none where the weights were not trained here.
@@ -129,6 +141,7 @@ impl Store {
         metrics_bytes: u64,
         seconds: f64,
         config_hash: &str,
+        config: &ModelConfig,
     ) -> Result<(), StoreError> {
         files::make_folder(&self.folder)?;
         let ((model_file, optimizer_file), config_hash) = (names(step), config_hash.into());
@@ -136,7 +149,8 @@ impl Store {
         files::write_atomic(&self.folder.join(&model_file), &weights)?;
         files::write_atomic(&self.folder.join(&optimizer_file), &checkpoint::encode(&optimizer.state()?)?)?;
         let (model, optimizer) = (model_file, Some(optimizer_file));
-        let state = State { schema: SCHEMA, step, metrics_bytes, seconds, config_hash, model, optimizer };
+        let model_hash = Some(model_hash(config));
+        let state = State { schema: SCHEMA, step, metrics_bytes, seconds, config_hash, model_hash, model, optimizer };
         self.save_state(&state)?;
         self.remove_others(&state);
         Ok(())
@@ -149,14 +163,16 @@ impl Store {
     pub fn save_weights<E: From<FileError>>(
         &self,
         config_hash: &str,
+        config: &ModelConfig,
         write: impl FnOnce(&Path, BufWriter<File>) -> Result<BufWriter<File>, E>,
     ) -> Result<(), E> {
         files::make_folder(&self.folder)?;
         let (model, _) = names(0);
         files::write_large(&self.folder.join(&model), write)?;
         let config_hash = config_hash.into();
-        let state =
-            State { schema: SCHEMA, step: 0, metrics_bytes: 0, seconds: 0.0, config_hash, model, optimizer: None };
+        let (model_hash, optimizer) = (Some(model_hash(config)), None);
+        let (step, metrics_bytes, seconds) = (0, 0, 0.0);
+        let state = State { schema: SCHEMA, step, metrics_bytes, seconds, config_hash, model_hash, model, optimizer };
         Ok(self.save_state(&state)?)
     }
 
@@ -229,8 +245,9 @@ mod tests {
     fn state(change: impl FnOnce(&mut State)) -> State {
         let (model, optimizer) = names(20);
         let (config_hash, optimizer) = ("abc".into(), Some(optimizer));
+        let (step, metrics_bytes, seconds, model_hash) = (20, 7, 1.5, None);
         let mut state =
-            State { schema: SCHEMA, step: 20, metrics_bytes: 7, seconds: 1.5, config_hash, model, optimizer };
+            State { schema: SCHEMA, step, metrics_bytes, seconds, config_hash, model_hash, model, optimizer };
         change(&mut state);
         state
     }

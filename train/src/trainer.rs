@@ -298,7 +298,16 @@ impl Trainer<'_> {
     fn save(&self, now: &mut Progress) -> Result<(), TrainError> {
         let bytes = now.metrics.sync()?;
         let seconds = now.seconds();
-        Store::new(self.folder).save(&now.model, &now.optimizer, now.step, bytes, seconds, self.config_hash)?;
+        let config = self.model_config()?;
+        Store::new(self.folder).save(
+            &now.model,
+            &now.optimizer,
+            now.step,
+            bytes,
+            seconds,
+            self.config_hash,
+            &config,
+        )?;
         now.checkpoint = Some(now.step);
         Ok(())
     }

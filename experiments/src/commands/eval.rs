@@ -7,6 +7,7 @@ use csa2_model::config::{ModelConfig, PoolConfig};
 use csa2_model::cost::Cost;
 use csa2_train::evaluate::{evaluate, measuring};
 use csa2_train::runs::Run;
+use csa2_train::tasks::TaskConfig;
 use serde_json::json;
 use toml::{Table, Value};
 
@@ -62,6 +63,9 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let base = args.data.clone().unwrap_or(beside);
     let subject = Subject::open(&args.run, task.as_ref(), &base, "give one by --task", &device)?;
     let Subject { run, weights, task, .. } = &subject;
+    if args.data.is_some() && !matches!(subject.task_config, TaskConfig::Text(_)) {
+        return Err(format!("--data: the task `{}` reads no files; leave it away", task.kind()).into());
+    }
     let config = model(args, run)?;
     let trained = pool_of(run.model_config());
     let here = pool_of(&config);

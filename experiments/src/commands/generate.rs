@@ -94,7 +94,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let stop = super::stop_on_interrupt("stopping after this token")?;
 
     let started = Instant::now();
-    let mut logits = session.prefill(&[prompt.clone()])?;
+    let mut logits = session.prefill(std::slice::from_ref(&prompt))?;
     let mut new: Vec<i32> = Vec::new();
     let mut printer = Printer::new(text, &stops, !args.json);
     let first = sampler.draw(&numbers(logits)?)?;

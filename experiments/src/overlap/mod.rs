@@ -170,6 +170,7 @@ pub fn run(options: &Options, stop: &AtomicBool) -> Result<Overlap, OverlapError
     }
     let overlap = measure(options, stop)?;
     let _lock = folders::lock(out, WHAT)?;
+    folders::check_weights(&json, &overlap.weights_sha256, WHAT)?;
     remove_partial(out);
     write_json(&json, &overlap)?;
     write_atomic(&out.join("overlap.csv"), overlap.csv().as_bytes())?;

@@ -12,13 +12,13 @@ pub const LAYER: [(&str, &str); 4] = [
     ("entries", "points that a query reads: window, selected entries and the sink"),
     ("rank", "rank of the points: dimensions of the tilts that some change of the query makes"),
     ("affine_rank", "affine rank of the points: dimensions of the distributions and of the outputs that queries reach"),
-    ("unreachable", "directions of re-weighting that no query reaches: points - 1 - affine rank"),
+    ("unreachable", "not reached: directions of re-weighting that no query reaches, points - 1 - affine rank"),
 ];
 
 /// A measure of a head.
 pub const HEAD: [(&str, &str); 10] = [
     ("entropy", "entropy of the weights, nats"),
-    ("effective_entries", "effective number of points: e to the entropy"),
+    ("effective_entries", "effective points, their number: e to the entropy"),
     ("smallest_weight_log10", "decimal logarithm of the smallest weight"),
     ("spread", "trace of Sigma_p: the variance of the points under the weights"),
     ("effective_rank", "effective rank of Sigma_p: e to the entropy of its eigenvalues' shares"),

@@ -164,6 +164,7 @@ pub fn run(options: &Options, stop: &AtomicBool) -> Result<ProbeRecord, ProbeErr
     }
     let record = measure(options, stop)?;
     let _lock = folders::lock(out, WHAT)?;
+    folders::check_weights(&json, &record.weights_sha256, WHAT)?;
     remove_partial(out);
     write_json(&json, &record)?;
     write_atomic(&out.join("probe.csv"), record.csv().as_bytes())?;

@@ -154,6 +154,10 @@ fn section(index: usize, analysis: &Analysis, styles: &Styles, joined: bool) -> 
 
 fn answer(analysis: &Analysis, styles: &Styles) -> String {
     let mut out = String::from("<div class=\"answer\">\n<h3>Answer</h3>\n<ul>\n");
+    // Where weights were measured in several models, that is what was asked; the ranking compares each in its own.
+    for line in matrix::answer(analysis) {
+        out.push_str(&format!("<li>{}</li>\n", escape(&line)));
+    }
     for sentence in words::answer(analysis) {
         let name = |name: &str| format!("<b class=\"name\">{}{}</b>", swatch(styles.get(name)), escape(name));
         out.push_str(&format!("<li>{}</li>\n", sentence.print(escape, name)));

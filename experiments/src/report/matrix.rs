@@ -124,6 +124,14 @@ pub fn answer(analysis: &Analysis) -> Vec<String> {
         if !mixed {
             continue;
         }
+        let at = |variant: &str, place: usize| {
+            matrix
+                .rows
+                .iter()
+                .find(|(name, _)| name == variant)
+                .and_then(|(_, cells)| cells[place].as_ref())
+                .map(|cell| cell.estimate.mean)
+        };
         let order = |a: f64, b: f64| if higher { b.total_cmp(&a) } else { a.total_cmp(&b) };
         cells.sort_by(|(_, one), (_, other)| order(one.estimate.mean, other.estimate.mean));
         let told: Vec<String> =
@@ -135,7 +143,22 @@ pub fn answer(analysis: &Analysis) -> Vec<String> {
             (Some(_), Some(_)) => "; the intervals of the first two touch",
             _ => "",
         };
-        out.push(format!("In the model \"{column}\": {}{apart}.", told.join(", ")));
+        // What the baseline loses here, and how much of that the best weights that were trained for it bring back.
+        let baseline = &analysis.ablation.record.baseline;
+        let native = cells.iter().find(|(_, cell)| !cell.foreign).map(|(_, cell)| cell.estimate.mean);
+        let lost = match (at(baseline, 0), at(baseline, place), native) {
+            (Some(own), Some(here), Some(native))
+                if own > here && higher && cells.iter().any(|(name, cell)| *name == baseline && cell.foreign) =>
+            {
+                format!(
+                    "; {baseline} loses {} here, of which the weights trained for it bring back {:.0}%",
+                    format::value(own - here),
+                    100.0 * (native - here) / (own - here)
+                )
+            }
+            _ => String::new(),
+        };
+        out.push(format!("In the model \"{column}\": {}{apart}{lost}.", told.join(", ")));
     }
     out
 }
@@ -202,14 +225,6 @@ pub fn html(analysis: &Analysis) -> String {
         return String::new();
     }
     let mut out = String::from("<h3>The same weights in other models</h3>\n");
-    let answer = answer(analysis);
-    if !answer.is_empty() {
-        out.push_str("<ul>\n");
-        for line in answer {
-            out.push_str(&format!("<li>{}</li>\n", format::html(&line)));
-        }
-        out.push_str("</ul>\n");
-    }
     for matrix in &matrices {
         out.push_str(&format!("<h4>{}</h4>\n", format::html(&format::heading(&matrix.label))));
         out.push_str(&html_table(matrix.cells()));

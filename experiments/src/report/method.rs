@@ -70,7 +70,13 @@ fn contexts(analysis: &Analysis) -> String {
 /// The budget, and whether the runs kept to it.
 fn budget(analysis: &Analysis) -> String {
     let record = &analysis.ablation.record;
-    let planned = format!("Every run is given the same {} training tokens", format::count(record.budget_tokens as f64));
+    let staged = if record.notes.iter().any(|note| note.contains(" starts from the weights of ")) {
+        ", but for variants that start from another one's weights, which have budgets of their own (see the notes)"
+    } else {
+        ""
+    };
+    let planned =
+        format!("Every run is given the same {} training tokens{staged}", format::count(record.budget_tokens as f64));
     let used: BTreeSet<u64> = summaries(analysis).map(|summary| summary.tokens).collect();
     match (used.first(), used.last()) {
         (Some(least), Some(most)) if used.len() > 1 || *least != record.budget_tokens => {

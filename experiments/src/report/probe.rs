@@ -21,20 +21,22 @@ pub fn write(out: &Path, record: &ProbeRecord) -> Result<(), ReportError> {
 /// The columns of the table: name, measure, and what it means.
 const COLUMNS: [(&str, &str); 10] = [
     ("points", "entries"),
-    ("reachable", "affine_rank"),
-    ("unreachable", "unreachable"),
-    ("effective", "effective_entries"),
-    ("missed", "mass_missed"),
-    ("fresh address", "overlap"),
-    ("twin outside", "outside_hull"),
+    ("affine rank", "affine_rank"),
+    ("not reached", "unreachable"),
+    ("effective points", "effective_entries"),
+    ("mass missed", "mass_missed"),
+    ("fresh entries", "overlap"),
+    ("outside hull", "outside_hull"),
     ("hull distance", "hull_distance"),
     ("of another query", "hull_distance_elsewhere"),
-    ("twin differs", "output_difference"),
+    ("output differs", "output_difference"),
 ];
 
 fn number(mean: &Mean) -> String {
     let digits = if mean.mean.abs() >= 100.0 { 1 } else { 3 };
     match mean.half_width {
+        // The same in every sequence: a count.
+        Some(half) if half <= 0.0 && mean.least >= mean.most => format!("{}", mean.mean),
         Some(half) => format!("{:.digits$} ± {half:.digits$}", mean.mean),
         None => format!("{:.digits$}", mean.mean),
     }
@@ -127,20 +129,26 @@ pub fn answer(record: &ProbeRecord) -> Vec<String> {
     ));
     let compared = || record.layers.iter().filter(|layer| record.twin.is_none() || layer.has_twin);
     let other = match &record.twin {
-        Some(_) => "a twin layer that makes content, address and query anew at the same input",
-        None => "the layer itself at the address that an exact search with its own queries gives",
+        Some(_) => "what a twin layer reads that makes content, address and query anew at the same input",
+        None => "what the layer would read with the same queries at an address of its own, found by an exact search",
     };
     let outside = told("outside_hull", &mut compared());
     let distance = told("hull_distance", &mut compared());
     let elsewhere = told("hull_distance_elsewhere", &mut compared());
     if !outside.is_empty() {
+        let comparison = if elsewhere.is_empty() {
+            String::new()
+        } else {
+            format!(
+                "; for comparison, that of what the twin reads for another query of the sequence: {}",
+                joined(&elsewhere)
+            )
+        };
         out.push(format!(
-            "Could another query have read what {other} reads? Not where that output lies outside the hull of the layer's points: a share of \
-             {} of the outputs. Its distance from the hull, over its length, is {}; for comparison, that of what the twin reads for another \
-             query of the sequence: {}.",
+            "Could another query have read {other}? Not where that output lies outside the hull of the layer's points: a share of {} of the \
+             outputs. Its distance from the hull, over its length, is {}{comparison}.",
             joined(&outside),
-            joined(&distance),
-            joined(&elsewhere)
+            joined(&distance)
         ));
         if record.twin.is_some() {
             out.push(
@@ -210,9 +218,9 @@ fn page(record: &ProbeRecord) -> Result<String, ReportError> {
     Ok(document(&title, &body))
 }
 
-fn drawn(map: &HeatMap, class: &str, caption: &str) -> String {
+fn drawn(map: &HeatMap, style: &str, caption: &str) -> String {
     format!(
-        "<figure class=\"{class}\">\n<h4>{}</h4>\n<div class=\"drawings\"><div class=\"drawing\"><div class=\"scroll\">{}</div></div></div>\n\
+        "<figure style=\"{style}\">\n<h4>{}</h4>\n<div class=\"drawings\"><div class=\"drawing\"><div class=\"scroll\">{}</div></div></div>\n\
          <figcaption>{}</figcaption>\n</figure>\n",
         escape(&map.title),
         heat_map(map),
@@ -241,7 +249,7 @@ fn heat(record: &ProbeRecord, title: &str, columns: &[(&str, &str)]) -> String {
     };
     drawn(
         &map,
-        "panels",
+        "grid-column: 1 / -1",
         "Every column has a scale of its own, from 0 (white) to its largest value. In small type half of the 95% interval.",
     )
 }
@@ -278,11 +286,12 @@ fn method() -> Vec<(String, String)> {
          Every output is a mean of these points with positive weights."
             .into(),
     )];
-    terms.extend(LAYER.iter().map(plain));
+    terms[0].0 = "points (entries)".into();
+    terms.extend(LAYER.iter().skip(1).map(plain));
     terms.extend(HEAD.iter().map(plain));
     let more = [
         (
-            "fresh address (overlap)",
+            "fresh entries (overlap)",
             "share of the K entries that attention itself would choose, summed over heads, that the layer reads; only queries that see more \
              than K entries count.",
         ),
@@ -292,7 +301,7 @@ fn method() -> Vec<(String, String)> {
              alone, by an exact search with the layer's own queries.",
         ),
         (
-            "twin outside (outside hull)",
+            "outside hull",
             "share of the twin's outputs that are outside the hull of the layer's points: no query reaches them.",
         ),
         ("hull distance", "distance of the twin's output from that hull, over the output's length; 0 inside."),
@@ -301,7 +310,7 @@ fn method() -> Vec<(String, String)> {
             "the same for what the twin reads for another sampled query of the sequence: what an output has that belongs elsewhere.",
         ),
         (
-            "twin differs (output difference)",
+            "output differs (output difference)",
             "distance of the twin's output from what the layer itself reads, over the output's length.",
         ),
         (

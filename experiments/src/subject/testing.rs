@@ -69,7 +69,7 @@ pub fn save(folder: &Path, config: &RunConfig, weights: &BTreeMap<String, Weight
     std::fs::write(folder.join("config.toml"), toml::to_string(config).unwrap()).unwrap();
     let bytes = encode(weights).unwrap();
     Store::new(folder)
-        .save_weights("hash", |path, mut file| {
+        .save_weights("hash", &config.model, |path, mut file| {
             file.write_all(&bytes).map_err(|source| FileError::writing(path, source)).map(|()| file)
         })
         .unwrap();

@@ -80,12 +80,33 @@ fn what_cannot_be_is_refused() {
         (&["eval", SHARED, "--layers", "ful"], "unknown mode `ful`"),
         (&["eval", SHARED, "--task", "needle.toml"], "its model has 10 token ids, the task 64"),
         (&["eval", SHARED, "--task", "odd.toml"], "unknown field `model`"),
+        (&["eval", SHARED, "--data", "nowhere"], "--data: the task `mqar` reads no files"),
         (&["eval", SHARED, "--task", "text.toml"], "looked for below ."),
         (&["eval", SHARED, "--layers", "full+pool reuse", "--pool", "0x1", "--pool-override"], "`pool.blocks = 0`"),
     ] {
         let message = run(&mut command(lab.path(), arguments)).refused();
         assert!(message.contains(expected), "{expected}: {message}");
     }
+}
+
+#[test]
+fn a_configuration_that_was_changed_is_not_the_one_of_the_checkpoint() {
+    let mix = TINY.replace(
+        "layers = \"full reuse\"",
+        "layers = \"full+pool reindex\"\nmodel.pool = { blocks = 2, block_size = 1 }",
+    );
+    let lab = Lab::with(&mix);
+    lab.ablate().fine();
+    let path = lab.run_folder("shared").join("config.toml");
+    let right = fs::read_to_string(&path).unwrap();
+    for (from, to) in [("blocks = 2", "blocks = 4"), ("topk = 2", "topk = 1")] {
+        assert!(right.contains(from), "{right}");
+        fs::write(&path, right.replace(from, to)).unwrap();
+        let message = lab.csa2(&["eval", SHARED]).refused();
+        assert!(message.contains("its [model] is another") && message.contains("put it back"), "{message}");
+    }
+    fs::write(&path, right).unwrap();
+    lab.csa2(&["eval", SHARED]).fine();
 }
 
 #[test]

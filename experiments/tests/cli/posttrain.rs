@@ -30,6 +30,21 @@ fn a_run_is_trained_on_and_says_where_it_came_from() {
 }
 
 #[test]
+fn another_start_is_another_post_training() {
+    let lab = Lab::with(&TINY.replace("seeds = [0]", "seeds = [0, 1]"));
+    lab.write("pool.toml", POOL);
+    run(&mut command(lab.path(), &["ablate", "tiny.toml", "--out", "base"])).fine();
+    let from = |seed: &str| {
+        let folder = format!("base/shared/{seed}");
+        run(&mut command(lab.path(), &["posttrain", "pool.toml", "--from", &folder, "--out", "post"]))
+    };
+    from("seed-0").fine();
+    let refused = from("seed-1").refused();
+    assert!(refused.contains("holds results of another configuration"), "{refused}");
+    from("seed-0").fine();
+}
+
+#[test]
 fn what_cannot_be_is_refused() {
     let lab = Lab::with(TINY);
     run(&mut command(lab.path(), &["ablate", "tiny.toml", "--out", "base"])).fine();

@@ -96,6 +96,16 @@ fn a_twin_makes_anew_what_the_run_reuses() {
 }
 
 #[test]
+fn a_probe_of_another_run_is_not_replaced() {
+    let lab = lab();
+    let probe = |run: &str| lab.csa2(&["probe", run, "--sequences", "2", "--out", "found"]);
+    probe(RUN).fine();
+    probe(RUN).fine();
+    let refused = probe(FULL).refused();
+    assert!(refused.contains("is the probe of another run"), "{refused}");
+}
+
+#[test]
 fn what_cannot_be_is_refused() {
     let lab = Lab::with(TINY);
     lab.ablate().fine();

@@ -134,7 +134,7 @@ pub fn import(
     let bytes = numbers(&selection) * 4;
     let hash = hexadecimal(&Sha256::digest(&text)[..8]);
     Store::new(staging.folder())
-        .save_weights(&hash, |path, out| write_weights(path, out, &selection, bytes, stop, progress))?;
+        .save_weights(&hash, &config.model, |path, out| write_weights(path, out, &selection, bytes, stop, progress))?;
     staging.finish()?;
     Ok(Imported {
         model: config.model,

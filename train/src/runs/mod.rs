@@ -12,6 +12,7 @@ mod origin;
 mod weights;
 
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use burn::tensor::Device;
@@ -20,8 +21,9 @@ use csa2_model::checkpoint::{self, Archive, Options, Selection, Weight, attentio
 use csa2_model::config::ModelConfig;
 use csa2_model::cost::Cost;
 use csa2_model::model::{self, BuildError, Model};
+use sha2::{Digest, Sha256};
 
-use crate::checkpoints::{State, Store, StoreError};
+use crate::checkpoints::{State, Store, StoreError, model_hash};
 use crate::config::RunConfig;
 use crate::files;
 use crate::tasks::{Auxiliary, TaskConfig};
@@ -68,6 +70,13 @@ impl Run {
         model.validate().map_err(|error| content(format!("model: {error}")))?;
         let state = Store::new(folder).state().map_err(|error| RunError::store(error, origin.as_ref()))?;
         let state = state.ok_or_else(|| RunError::NoWeights { folder: folder.to_path_buf() })?;
+        let hash = model_hash(&model);
+        if let Some(trained) = state.model_hash.as_ref().filter(|trained| **trained != hash) {
+            return Err(content(format!(
+                "its [model] is another (hash {hash}) than the one of the checkpoint (hash {trained}), so the file was changed; put it back. \
+                 To measure the weights with another candidate pool, use `csa2 eval --pool`"
+            )));
+        }
         Ok(Self { folder: folder.to_path_buf(), model, task, origin, state })
     }
 
@@ -94,6 +103,25 @@ impl Run {
     /// Where the weights come from, where they were not trained here.
     pub fn origin(&self) -> Option<&Origin> {
         self.origin.as_ref()
+    }
+
+    /// SHA-256 of the file of weights, in hexadecimal.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn weights_file_digest(&self) -> Result<String, RunError> {
+        let path = self.weights_path();
+        let mut hash = Sha256::new();
+        let failed = |source| self.damaged(files::FileError::reading(&path, source));
+        let mut file = std::fs::File::open(&path).map_err(failed)?;
+        let mut part = vec![0; 1 << 20];
+        loop {
+            match file.read(&mut part).map_err(failed)? {
+                0 => break,
+                count => hash.update(&part[..count]),
+            }
+        }
+        Ok(hash.finalize().iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}")))
     }
 
     /// What the last checkpoint says.
@@ -159,7 +187,10 @@ impl Run {
         if u128::from(found.len()) >= 4 * parameters {
             return Ok(());
         }
-        let message = format!("has {} bytes, but the {parameters} numbers of the model take 4 each", found.len());
+        let message = format!(
+            "has {} bytes, but the {parameters} numbers of the model that config.toml describes take 4 each; if that file was changed, put it back",
+            found.len()
+        );
         Err(self.damaged(files::FileError::content(&path, &message)))
     }
 

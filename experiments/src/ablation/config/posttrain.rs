@@ -117,6 +117,8 @@ fn resolve(path: &Path, folder: &Path, file: &PosttrainFile, from: &Run) -> Resu
     let overrides = flatten(&changes).into_iter().filter(|(key, _)| key != "model.layers").collect();
     let state = from.state();
     let note = Some(format!("starts from {}, step {}", folder.display(), state.step));
-    let start = Some((folder.to_path_buf(), format!("{} step {}", state.config_hash, state.step)));
+    // The weights themselves: runs with other seeds have the same configuration and steps.
+    let digest = from.weights_file_digest().map_err(|error| error.to_string())?;
+    let start = Some((folder.to_path_buf(), format!("{} step {} weights {digest}", state.config_hash, state.step)));
     Ok(Variant { name: NAME.into(), note, overrides, run, task: built, from: None, start, evaluations, cost })
 }

@@ -78,6 +78,9 @@ impl Row {
             blocks,
             mask: case.mask(&mask, &[entries])?,
         };
+        if let Some(place) = row.scores.iter().position(|score| score.is_nan()) {
+            return Err(CaseError::key(scores, format!("number {place} is NaN; scores must be numbers")));
+        }
         row.check_list(about, at)?;
         Ok(row)
     }

@@ -90,13 +90,11 @@ fn drawing(
             // Side by side, for their bars would hide each other.
             let shift = 0.06 * (index as f64 - (lines.len() - 1) as f64 / 2.0);
             let at = |place: usize, value: f64| canvas.at(place as f64 + shift, value);
-            if points.len() > 1 {
-                canvas.line(
-                    points.iter().map(|(place, cell)| at(*place, cell.estimate.mean)).collect(),
-                    style.colour,
-                    2.0,
-                    style.dash,
-                )?;
+            // Pools of as many entries are not one behind the other: nothing joins them.
+            let entries = |place: usize| pools[place].map(|pool| pool.blocks.saturating_mul(pool.block_size));
+            for pair in points.windows(2).filter(|pair| entries(pair[0].0) != entries(pair[1].0)) {
+                let ends = pair.iter().map(|(place, cell)| at(*place, cell.estimate.mean)).collect();
+                canvas.line(ends, style.colour, 2.0, style.dash)?;
             }
             for (place, cell) in points {
                 if let Some((low, high)) = cell.estimate.interval() {

@@ -40,6 +40,9 @@ const HARMLESS: [&str; 16] = [
     "use_cache",
 ];
 
+/// What stands beside the harmless ones outside a `text_config`: the language model, and what only concerns images.
+const OUTER: [&str; 3] = ["text_config", "vision_config", "image_token_id"];
+
 /// The key of what the Hugging Face form cannot say.
 const OWN: &str = "csa2";
 
@@ -83,6 +86,9 @@ impl HfConfig {
         }
         if outer.and_then(|outer| outer.get("vision_config")).is_some_and(|vision| !vision.is_null()) {
             unsupported.parts.entry(Part::Vision).or_insert_with(|| "`vision_config`".into());
+        }
+        if let Some(outer) = outer {
+            check_outer(outer)?;
         }
         let weight_block = weight_block(&mut keys, outer)?;
         let own = own(&mut keys)?;
@@ -237,6 +243,17 @@ fn model(mut keys: Keys, draft_layers: usize, own: Option<Own>) -> Result<ModelC
     keys.finish()?;
     config.validate()?;
     Ok(config)
+}
+
+/// Refuses keys beside a `text_config` that may change what the network computes.
+fn check_outer(outer: &Value) -> Result<(), ConfigError> {
+    let mut keys = Keys::open(outer, "")?;
+    keys.fixed("model_type", &json!("deepseek_v41"))?;
+    keys.fixed("tie_word_embeddings", &json!(false))?;
+    for key in HARMLESS.iter().chain(&OUTER) {
+        keys.ignore(key);
+    }
+    keys.finish()
 }
 
 /// Keys whose only supported value is the released one; leaving them out means that value.

@@ -270,6 +270,20 @@ fn values_that_only_the_released_model_has() {
     );
     assert!(message(|v| v["hc_sinkhorn_iters"] = json!(5)).contains("it must be 20, all that is supported"));
     assert!(message(|v| v["tie_word_embeddings"] = json!(true)).contains("it must be false"));
+    let outside = |key: &str, value: Value| {
+        let mut whole = ModelConfig::deepseek_v41_flash().unwrap().to_hf_file().unwrap();
+        whole[key] = value;
+        ModelConfig::from_hf(&whole).map(|_| ()).map_err(|error| error.to_string())
+    };
+    assert_eq!(outside("transformers_version", json!("5")), Ok(()));
+    for (key, value, expected) in [
+        ("tie_word_embeddings", json!(true), "`tie_word_embeddings"),
+        ("model_type", json!("llama"), "`model_type"),
+        ("bar", json!(1), "`bar"),
+    ] {
+        let error = outside(key, value).unwrap_err();
+        assert!(error.contains(expected), "{error}");
+    }
     assert!(
         message(|v| v["rope_parameters"]["compress"]["rope_type"] = json!("linear")).contains("it must be \"default\"")
     );
