@@ -33,7 +33,7 @@ pub fn draw() -> Result<String, FigureError> {
             canvas.line(curve.iter().map(|(q, p)| canvas.at(*q, *p)).collect(), style.colour, 2.2, style.dash)?;
         }
         for (index, (x, y, across)) in
-            [(-4.2, 0.9, HPos::Left), (0.0, 0.23, HPos::Center), (4.2, 0.9, HPos::Right)].into_iter().enumerate()
+            [(-4.2, 0.9, HPos::Left), (1.7, 0.25, HPos::Left), (4.2, 0.9, HPos::Right)].into_iter().enumerate()
         {
             let text = format!("entry {}", entries[index]);
             canvas.text(canvas.at(x, y), &text, across, VPos::Center, style(index).colour)?;

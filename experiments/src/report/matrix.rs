@@ -368,6 +368,11 @@ mod tests {
         let told = answer(&Analysis::new(&ablation));
         assert_eq!(told.len(), 1, "{told:?}");
         assert!(told[0].starts_with("In the model \"narrow\": post 0.6"), "{told:?}");
-        assert!(told[0].contains(", base 0.3") && told[0].ends_with(" †."), "{told:?}");
+        assert!(told[0].contains(", base 0.3"), "{told:?}");
+        // 0.6 as trained, 0.3 here, and the post-trained weights are back at 0.6.
+        assert!(
+            told[0].ends_with("; base loses 0.3000 here, of which the weights trained for it bring back 100%."),
+            "{told:?}"
+        );
     }
 }
