@@ -156,7 +156,13 @@ fn damaged_runs_are_named_with_a_way_out() {
     fs::write(&state, &whole).unwrap();
 
     let path = at("run").join("config.toml");
-    let whole = fs::read_to_string(&path).unwrap();
+    let config = fs::read_to_string(&path).unwrap();
+    fs::write(&path, config.replace("d_model = 64", "d_model = 65")).unwrap();
+    assert!(refused().starts_with("RUN/config.toml: its [model] is another (hash "));
+    // A checkpoint of an earlier version does not know its model's configuration; what does not fit is found all the same.
+    let hash = whole.lines().find(|line| line.contains("model_hash")).expect("it is recorded");
+    fs::write(&state, whole.replace(&format!("{hash}\n"), "")).unwrap();
+    let whole = config;
     for (edit, to, part) in [
         ("d_model = 64", "d_model = 16_000_000", "RUN/checkpoint/model-00000000.safetensors: has "),
         ("window = 3", "window = 0", "RUN/config.toml: model: `window = 0`"),
