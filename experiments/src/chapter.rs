@@ -13,6 +13,7 @@ pub mod jacobian {}
 pub mod tilting {}
 
 #[doc = include_str!("../../docs/chapter/dimensions.md")]
+#[doc = include_str!("../../docs/figures/dimensions.svg")]
 pub mod dimensions {}
 
 #[doc = include_str!("../../docs/chapter/single_entries.md")]
@@ -24,9 +25,11 @@ pub mod single_entries {}
 pub mod interior {}
 
 #[doc = include_str!("../../docs/chapter/gaps.md")]
+#[doc = include_str!("../../docs/figures/gaps.svg")]
 pub mod gaps {}
 
 #[doc = include_str!("../../docs/chapter/rotation.md")]
+#[doc = include_str!("../../docs/figures/rotation.svg")]
 pub mod rotation {}
 
 #[doc = include_str!("../../docs/chapter/experiments.md")]

@@ -11,7 +11,7 @@ use crate::figure::{FIGURES, Figure};
 /// Arguments of `csa2 figure`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  csa2 figure\n  csa2 figure triangle --out pictures\n\nThe pictures: triangle, ellipse, tilt, collinear, interior."
+    after_help = "Examples:\n  csa2 figure\n  csa2 figure triangle --out pictures\n\nThe pictures: triangle, ellipse, tilt, collinear, interior, dimensions, gaps, rotation."
 )]
 pub struct Args {
     /// Which pictures (default: all)

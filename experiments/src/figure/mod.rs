@@ -3,9 +3,12 @@
 //! Each drawing is made of the functions of [`geometry`](crate::geometry), so that what it shows is what they compute.
 
 mod collinear;
+mod dimensions;
 mod ellipse;
+mod gaps;
 mod interior;
 mod plane;
+mod rotation;
 mod tilt;
 mod triangle;
 
@@ -37,7 +40,7 @@ pub struct Figure {
 }
 
 /// All pictures, in the order of the chapters that they belong to.
-pub const FIGURES: [Figure; 5] = [
+pub const FIGURES: [Figure; 8] = [
     Figure {
         name: "triangle",
         about: "three entries, and the path of the output as the query sweeps",
@@ -62,6 +65,21 @@ pub const FIGURES: [Figure; 5] = [
         name: "interior",
         about: "what is reached is the relative interior of the hull: targets inside and outside",
         draw: interior::draw,
+    },
+    Figure {
+        name: "dimensions",
+        about: "how many dimensions of re-weighting there are, and how many queries reach",
+        draw: dimensions::draw,
+    },
+    Figure {
+        name: "gaps",
+        about: "the output of a layer with content of its own, and the hull of what is reused",
+        draw: gaps::draw,
+    },
+    Figure {
+        name: "rotation",
+        about: "how far the derivative is from symmetric, with rotated values and with unrotated ones",
+        draw: rotation::draw,
     },
 ];
 
