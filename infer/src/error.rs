@@ -17,6 +17,12 @@ pub enum SessionError {
     /// The configuration describes another model.
     #[error("the configuration is not the model's: {0}")]
     Configuration(String),
+    /// A model whose key and value are two vectors.
+    #[error(
+        "the model has `values = \"unrotated\"`: its key and value are two vectors, and caches hold one for both; only models with \
+         rotated values are decoded"
+    )]
+    Values,
     /// A session without rows.
     #[error("a session has at least one row")]
     NoRows,

@@ -9,7 +9,7 @@ use std::path::Path;
 use burn::tensor::Device;
 use common::{RELEASED, config, floats, model, tokens};
 use csa2_infer::{FileError, Limit, Options, Session, SessionError};
-use csa2_model::config::{ModelConfig, QuantizationConfig};
+use csa2_model::config::{ModelConfig, QuantizationConfig, Values};
 use csa2_model::model::Model;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -226,6 +226,9 @@ fn wrong_requests_are_refused_and_change_nothing() {
     assert!(matches!(refused(&config, 0, options()), SessionError::NoRows));
     let mix = ModelConfig { layers: "swa full@2+pool reuse reindex stale@2 swa".parse().unwrap(), ..config.clone() };
     assert!(matches!(refused(&mix, 1, options()), SessionError::Configuration(_)));
+    let plain = QuantizationConfig::default();
+    let unrotated = ModelConfig { values: Values::Unrotated, quantization: plain, ..config.clone() };
+    assert!(matches!(refused(&unrotated, 1, options()), SessionError::Values));
     let wide = ModelConfig { d_model: 32, ..config.clone() };
     assert!(matches!(refused(&wide, 1, options()), SessionError::Configuration(_)));
 }

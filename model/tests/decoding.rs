@@ -79,7 +79,7 @@ fn the_released_pattern_at_every_split() {
 fn configs() -> impl Iterator<Item = ModelConfig> {
     MIXES.into_iter().chain(["full@4 reuse", "dense full@2+pool reindex"]).flat_map(|mix| {
         let plain = small::config(mix);
-        [small::released(&plain), small::quantized(mix, small::FORMATS[3]), plain]
+        [small::released(&plain), small::quantized(mix, small::FORMATS[3]), small::unrotated(&plain), plain]
     })
 }
 

@@ -19,6 +19,8 @@ pub const INITIALISATION: &str = "initialisation";
 pub const CALIBRATION: &str = "calibration";
 /// Which sequences of the evaluation set are looked at, where not all are.
 pub const SAMPLE: &str = "sample";
+/// Inputs of layers that are looked at without their model; the index is the number of the sequence.
+pub const INPUTS: &str = "inputs";
 /// Tokens that are drawn in generation; the index is the row.
 pub const SAMPLING: &str = "sampling";
 /// Dropout; the index is the step.

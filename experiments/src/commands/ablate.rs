@@ -60,7 +60,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
 pub(super) fn carry_out(config: &AblationConfig, args: &Flags, command: String) -> Result<ExitCode, Failure> {
     for variant in &config.variants {
         let model = &variant.run.model;
-        for (key, channels) in [("head_dim", model.head_dim), ("index_dim", model.index_dim)] {
+        for (key, channels) in model.vectors() {
             args.backend.holds(&format!("variant {:?}: `model.{key} = {channels}`", variant.name), channels)?;
         }
     }

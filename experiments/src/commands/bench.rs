@@ -175,8 +175,9 @@ fn measure(args: &Args, bench: &Bench, threads: usize) -> Result<Results, Failur
             }
             Operator::Step(flags) => {
                 for step in step::chosen(flags.config.as_deref(), &flags.variants)? {
-                    backend.holds(&format!("variant {:?}", step.name), step.run.model.head_dim)?;
-                    backend.holds(&format!("variant {:?}", step.name), step.run.model.index_dim)?;
+                    for (_, channels) in step.run.model.vectors() {
+                        backend.holds(&format!("variant {:?}", step.name), channels)?;
+                    }
                     results.rows.push(step::run(bench, &step)?);
                 }
             }

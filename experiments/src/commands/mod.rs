@@ -148,7 +148,7 @@ fn quoted(path: &Path) -> String {
 
 /// Refuses vectors of a run's model that the backend's operators cannot hold.
 fn holds(backend: crate::backend::Backend, model: &csa2_model::config::ModelConfig) -> Result<(), Failure> {
-    for (key, channels) in [("head_dim", model.head_dim), ("index_dim", model.index_dim)] {
+    for (key, channels) in model.vectors() {
         backend.holds(&format!("the run's `model.{key} = {channels}`"), channels)?;
     }
     Ok(())

@@ -12,7 +12,7 @@ use crate::say::say;
 /// Arguments of `csa2 probe`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  csa2 probe \"runs/quickstart/full + reuse/seed-0\"\n  csa2 probe \"runs/quickstart/full + reuse/seed-0\" --twin \"runs/quickstart/all full/seed-0\"\n\nFor every layer and head: how many dimensions its queries reach, where its weights lie, what it misses, and how far it is from a\nlayer that makes its content and address anew."
+    after_help = "Examples:\n  csa2 probe \"runs/quickstart/full + reuse/seed-0\"\n  csa2 probe \"runs/quickstart/full + reuse/seed-0\" --twin \"runs/quickstart/all full/seed-0\"\n  csa2 probe runs/flash --tokens 2048\n\nFor every layer and head: how many dimensions its queries reach, where its weights lie, what it misses, and how far it is from a\nlayer that makes its content and address anew."
 )]
 pub struct Args {
     /// Folder of the run: one seed of a variant, or an imported model
@@ -28,12 +28,19 @@ pub struct Args {
     /// own task lie in the folder from which csa2 is started)
     #[arg(long, value_name = "FILE")]
     task: Option<PathBuf>,
-    /// Sequences of the evaluation set (default: 32, or all where there are fewer)
+    /// For layers alone (imported with --attention-only): a safetensors file with what their attention is given, `layers.N.attn_input` in F32,
+    /// [tokens, d_model] or [sequences, tokens, d_model] for every held layer (default: drawn numbers)
+    #[arg(long, value_name = "FILE")]
+    inputs: Option<PathBuf>,
+    /// For layers alone: tokens of a sequence whose inputs are drawn (default: 2048)
+    #[arg(long, value_parser = clap::value_parser!(u32).range(2..=1 << 20))]
+    tokens: Option<u32>,
+    /// Sequences of the evaluation set (default: 32, or all where there are fewer; for layers alone 4)
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     sequences: Option<u32>,
-    /// Queries of a sequence, drawn among the positions with a target
-    #[arg(long, default_value_t = probe::QUERIES as u32, value_parser = clap::value_parser!(u32).range(1..))]
-    queries: u32,
+    /// Queries of a sequence, drawn among the positions with a target (default: 8); for layers alone in its second half (default: 2)
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    queries: Option<u32>,
     /// Which sequences and queries are drawn
     #[arg(long, default_value_t = 0)]
     seed: u64,
@@ -50,8 +57,11 @@ fn command(args: &Args) -> String {
     let twin = args.twin.as_ref().map(|twin| format!(" --twin {}", super::quoted(twin))).unwrap_or_default();
     let task = args.task.as_ref().map(|task| format!(" --task {}", super::quoted(task))).unwrap_or_default();
     let sequences = args.sequences.map(|count| format!(" --sequences {count}")).unwrap_or_default();
-    let (run, queries, seed) = (super::quoted(&args.run), args.queries, args.seed);
-    format!("csa2 probe {run}{twin}{task}{sequences} --queries {queries} --seed {seed}")
+    let inputs = args.inputs.as_ref().map(|inputs| format!(" --inputs {}", super::quoted(inputs))).unwrap_or_default();
+    let tokens = args.tokens.map(|count| format!(" --tokens {count}")).unwrap_or_default();
+    let queries = args.queries.map(|count| format!(" --queries {count}")).unwrap_or_default();
+    let (run, seed) = (super::quoted(&args.run), args.seed);
+    format!("csa2 probe {run}{twin}{task}{inputs}{tokens}{sequences}{queries} --seed {seed}")
 }
 
 /// Probes and writes the report.
@@ -65,9 +75,11 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         run: args.run.clone(),
         twin: args.twin.clone(),
         task,
+        inputs: args.inputs.clone(),
+        tokens: args.tokens.map(|count| count as usize),
         out: out.clone(),
         sequences: args.sequences.map(|count| count as usize),
-        queries: args.queries as usize,
+        queries: args.queries.map(|count| count as usize),
         seed: args.seed,
         backend: args.backend.name(),
         device: args.backend.device()?,

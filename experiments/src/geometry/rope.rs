@@ -8,7 +8,7 @@ use faer::{Mat, Side};
 
 use super::entries::Entries;
 use super::error::{GeometryError, in_range, list};
-use super::linalg::power_of_two;
+use super::linalg::{power_of_two, product};
 use super::readout::{ReadOut, Reading};
 
 /// The rotation of a position: pair i of the last channels, two adjacent ones a pair, turns by position times frequency i.
@@ -113,10 +113,9 @@ pub fn rotated_map(
     let mut o = values.mix(&turned.p);
     // J = scale * cov(value, key) R_t, and rotated back R_t^T before it. A product with R_t rotates rows back.
     let mean = keys.mix(&turned.p);
-    let cross = Mat::from_fn(d, d, |i, k| {
-        let each = turned.p.iter().zip(values.rows()).zip(keys.rows());
-        each.map(|((p, value), key)| p * (value[i] - o[i]) * (key[k] - mean[k])).sum::<f64>()
-    });
+    let weighed = Mat::from_fn(n, d, |j, i| turned.p[j] * (values.row(j)[i] - o[i]));
+    let centred = Mat::from_fn(n, d, |j, k| keys.row(j)[k] - mean[k]);
+    let cross = product(weighed.transpose(), centred.as_ref());
     let row = |i: usize| -> Vec<f64> { (0..d).map(|k| readout.scale() * cross[(i, k)]).collect() };
     let mut rows: Vec<Vec<f64>> = (0..d).map(|i| rope.rotate(&row(i), -at)).collect::<Result<_, _>>()?;
     if rotated == Rotated::KeysAndValuesAndBack {

@@ -1,6 +1,7 @@
 //! The plan for a terminal: plain tables, no colour, at most 90 columns.
 
 use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
+use csa2_model::config::Values;
 use csa2_model::cost::{BytesPerToken, DecodeFlops, Format};
 use csa2_model::mix::{Mode, PlannedLayer};
 
@@ -27,6 +28,9 @@ fn title(view: &PlanView) -> String {
         vec![format!("{}: {}", view.name, counted(plan.len(), "layer")), plan.to_string(), counts.join(", ")];
     if let Some(start) = plan.decoder_start() {
         lines.push(format!("the last full layer, {start}, begins the decoder"));
+    }
+    if view.config.values == Values::Unrotated {
+        lines.push("values are not rotated: an ablation, for training and probing alone".into());
     }
     lines.join("\n")
 }

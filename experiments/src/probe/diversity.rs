@@ -5,16 +5,17 @@ use csa2_model::config::ModelConfig;
 use super::seat::LayerView;
 use super::sums::Sums;
 
-/// Adds every pair of layers with one address.
-pub fn add(config: &ModelConfig, views: &[LayerView], positions: &[usize], sums: &mut Sums) {
+/// Adds every pair of layers with one address that are both there.
+pub fn add(config: &ModelConfig, views: &[LayerView], sums: &mut Sums) {
+    let view = |layer: usize| views.iter().find(|view| view.layer == layer);
     for (first, second) in pairs(config) {
-        let (one, other) = (&views[first], &views[second]);
-        for &position in positions {
-            let (a, b) = (one.output_at(position), other.output_at(position));
+        let (Some(one), Some(other)) = (view(first), view(second)) else { continue };
+        for place in 0..one.places() {
+            let (a, b) = (one.output_at(place), other.output_at(place));
             if let Some(cosine) = cosine(a, b) {
                 sums.pair(first, second, "output_cosine", cosine);
             }
-            if let Some(difference) = weights_apart(one, other, position) {
+            if let Some(difference) = weights_apart(one, other, place) {
                 sums.pair(first, second, "weights_apart", difference);
             }
         }
@@ -42,9 +43,9 @@ fn cosine(a: &[f64], b: &[f64]) -> Option<f64> {
 
 /// Total variation between the two layers' weights, averaged over heads, over the window's tokens, the entries and the sink: from 0 (the
 /// same) to 1 (nothing in common). None where a number is not finite.
-fn weights_apart(one: &LayerView, other: &LayerView, position: usize) -> Option<f64> {
+fn weights_apart(one: &LayerView, other: &LayerView, place: usize) -> Option<f64> {
     let weights = |view: &LayerView| -> Option<Vec<f64>> {
-        let seat = view.seat(position);
+        let seat = view.seat(place);
         let mut mean: Vec<f64> = Vec::new();
         for head in 0..view.heads() {
             let p = seat.read_out(head, &seat.selected).ok()?.read(seat.query(head)).ok()?.p;

@@ -16,11 +16,61 @@ pub struct HeadGap {
     pub distance: Option<f64>,
     /// Distance of the twin's output from what the layer itself reads, over the output's length.
     pub difference: Option<f64>,
+    /// As `distance`, of what the twin reads for another query.
+    pub elsewhere: Option<f64>,
     /// KL in nats of the twin's distribution from the member of the layer's family with its mean; only with a twin run; none where it
     /// could not be decided.
     pub repair: Option<f64>,
+    /// Distance of what the network's own operator read, in 32 bits, over the length.
+    pub operator: f64,
     /// Questions that could not be decided.
     pub undecided: usize,
+}
+
+impl HeadGap {
+    /// Those that are there, by name.
+    pub fn values(&self) -> impl Iterator<Item = (&'static str, f64)> {
+        let outside = self.distance.map(|distance| f64::from(u8::from(distance > 0.0)));
+        [
+            ("operator_difference", Some(self.operator)),
+            ("hull_distance", self.distance),
+            ("outside_hull", outside),
+            ("output_difference", self.difference),
+            ("hull_distance_elsewhere", self.elsewhere),
+            ("repair_kl", self.repair),
+        ]
+        .into_iter()
+        .filter_map(|(name, value)| Some((name, value?)))
+    }
+}
+
+/// How far `head` is from what its twin reads, `target`, and from what the twin reads for another query, `elsewhere`. `twin` is that of a
+/// twin run.
+///
+/// # Errors
+/// When a number is not finite.
+pub fn of_head(
+    seat: &Seat,
+    head: usize,
+    twin: Option<&Seat>,
+    target: &[f64],
+    elsewhere: Option<&[f64]>,
+) -> Result<HeadGap, GeometryError> {
+    let read = seat.read(head, &seat.selected)?;
+    let mut gap = outputs(&read.values, &read.output, target)?;
+    gap.operator = relative(&read.output, &seat.output(head));
+    if let Some(twin) = twin {
+        // The twin's weights over the same tokens and entries.
+        let w = twin.read(head, &seat.selected)?.weights;
+        match repair(&read.read_out, &w)? {
+            Some(kl) => gap.repair = Some(kl),
+            None => gap.undecided += 1,
+        }
+    }
+    if let Some(other) = elsewhere {
+        gap.elsewhere = outputs(&read.values, &read.output, other)?.distance;
+    }
+    Ok(gap)
 }
 
 /// The fresh selection against the one that is read.
@@ -45,24 +95,24 @@ fn length(values: impl Iterator<Item = f64>) -> f64 {
 }
 
 /// Distance of `found` from `right`, over the length of that; 0 where both are 0.
-pub fn relative(right: &[f64], found: &[f64]) -> f64 {
+fn relative(right: &[f64], found: &[f64]) -> f64 {
     let apart = length(right.iter().zip(found).map(|(right, found)| right - found));
     let whole = length(right.iter().copied());
     if apart == 0.0 { 0.0 } else { apart / whole.max(f64::MIN_POSITIVE) }
 }
 
-/// How far the output `target` of a twin is from what queries of `read_out` reach and from `own`, what its query does read.
+/// How far the output `target` of a twin is from the hull of `points`, in which all outputs are, and from `own`, what its query does read.
 ///
 /// # Errors
 /// When a number is not finite.
-pub fn outputs(read_out: &ReadOut, own: &[f64], target: &[f64]) -> Result<HeadGap, GeometryError> {
+fn outputs(points: &Entries, own: &[f64], target: &[f64]) -> Result<HeadGap, GeometryError> {
     let length = length(target.iter().copied());
     let mut gap = HeadGap::default();
     if length == 0.0 {
         return Ok(gap);
     }
     gap.difference = Some(relative(target, own));
-    match Hull::new(read_out.points(), Precision::DEFAULT)?.locate(target)? {
+    match Hull::new(points, Precision::DEFAULT)?.locate(target)? {
         // Inside up to rounding: its distance is that of the combination found.
         Membership::Inside { .. } => gap.distance = Some(0.0),
         Membership::Outside { distance, .. } => gap.distance = Some(distance / length),
@@ -75,7 +125,7 @@ pub fn outputs(read_out: &ReadOut, own: &[f64], target: &[f64]) -> Result<HeadGa
 ///
 /// # Errors
 /// When a number is not finite.
-pub fn repair(read_out: &ReadOut, w: &[f64]) -> Result<Option<f64>, GeometryError> {
+fn repair(read_out: &ReadOut, w: &[f64]) -> Result<Option<f64>, GeometryError> {
     let family = Family::new(read_out.clone(), Precision::DEFAULT)?;
     Ok(match family.member(w)? {
         Member::Found { kl, .. } => Some(kl.max(0.0)),

@@ -1,6 +1,6 @@
 //! What is measured of a single query: how many dimensions it reaches, how its weights lie, where they go.
 
-use crate::geometry::{Concentration, Dimensions, GeometryError};
+use crate::geometry::{Concentration, Dimensions, GeometryError, RotatedMap};
 
 use super::seat::Seat;
 
@@ -16,7 +16,7 @@ pub const LAYER: [(&str, &str); 4] = [
 ];
 
 /// A measure of a head.
-pub const HEAD: [(&str, &str); 10] = [
+pub const HEAD: [(&str, &str); 14] = [
     ("entropy", "entropy of the weights, nats"),
     ("effective_entries", "effective points, their number: e to the entropy"),
     ("smallest_weight_log10", "decimal logarithm of the smallest weight"),
@@ -27,6 +27,16 @@ pub const HEAD: [(&str, &str); 10] = [
     ("mass_sink", "share on the sink"),
     ("mass_missed", "share on visible entries that are not read"),
     ("output_norm", "length of what is read"),
+    (
+        "asymmetry",
+        "of the derivative J of what is read by the query: |J - transpose(J)| / |J|, 0 where key and value are one rotated vector",
+    ),
+    (
+        "smallest_eigenvalue",
+        "of its symmetric part, over the largest in size: below 0 there is a direction in which a query moves what it reads backwards",
+    ),
+    ("asymmetry_unrotated", "the same if keys were rotated and values were not"),
+    ("smallest_eigenvalue_unrotated", "the same if keys were rotated and values were not"),
 ];
 
 /// The smallest weight that is told apart from 0: below it a 32-bit weight underflows.
@@ -45,7 +55,7 @@ pub fn layer(seat: &Seat) -> Result<[f64; 4], GeometryError> {
 /// Of one head of one query: in the order of [`HEAD`], and the eigenvalues of `Sigma_p`, the largest first, as shares of their sum.
 pub struct HeadMeasures {
     /// In the order of [`HEAD`].
-    pub values: [f64; 10],
+    pub values: [f64; 14],
     /// `[d]`.
     pub spectrum: Vec<f64>,
 }
@@ -55,16 +65,16 @@ pub struct HeadMeasures {
 /// # Errors
 /// When a number is not finite.
 pub fn head(seat: &Seat, head: usize, everything: &[f64]) -> Result<HeadMeasures, GeometryError> {
-    let read_out = seat.read_out(head, &seat.selected)?;
-    let reading = read_out.read(seat.query(head))?;
-    let weights = Concentration::of(&reading.p)?;
-    let eigenvalues = crate::geometry::eigenvalues(&read_out.covariance(&reading.p)?)?;
+    let read = seat.read(head, &seat.selected)?;
+    let weights = Concentration::of(&read.weights)?;
+    let eigenvalues = crate::geometry::eigenvalues(&read.read_out.covariance(&read.weights)?)?;
     let spread: f64 = eigenvalues.iter().sum();
     let share = |value: &f64| if spread > 0.0 { value / spread } else { 0.0 };
     let spectrum: Vec<f64> = eigenvalues.iter().map(share).collect();
     let entropy: f64 = spectrum.iter().filter(|share| **share > 0.0).map(|share| -share * share.ln()).sum();
     let masses = seat.masses(everything);
-    let norm = reading.o.iter().map(|value| value * value).sum::<f64>().sqrt();
+    let [own, unrotated] = seat.maps(head)?;
+    let norm = read.output.iter().map(|value| value * value).sum::<f64>().sqrt();
     let values = [
         weights.entropy,
         weights.effective,
@@ -77,6 +87,17 @@ pub fn head(seat: &Seat, head: usize, everything: &[f64]) -> Result<HeadMeasures
         masses.sink,
         masses.missed,
         norm,
+        own.asymmetry,
+        smallest(&own),
+        unrotated.asymmetry,
+        smallest(&unrotated),
     ];
     Ok(HeadMeasures { values, spectrum })
+}
+
+/// The smallest eigenvalue of a map's symmetric part, over that of the largest size; 0 where all are 0.
+fn smallest(map: &RotatedMap) -> f64 {
+    let [low, high] = map.eigenvalues;
+    let size = low.abs().max(high.abs());
+    if size > 0.0 { low / size } else { 0.0 }
 }

@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use csa2_model::mix::Mode;
+use csa2_model::mix::{Mode, PlannedLayer};
 use serde::Serialize;
 
 use super::diversity::pairs;
+use super::source::Source;
 use super::sums::{Of, Sums, Values};
-use super::{Options, Twin};
+use super::twin::Twin;
+use super::{Extent, Options, ProbeError};
 use crate::report::csv_field;
-use crate::subject::Subject;
 
 /// Version of the file's form.
 const SCHEMA: u32 = 1;
@@ -109,6 +110,8 @@ pub struct ProbeRecord {
     pub weights_sha256: String,
     /// Its mix.
     pub mix: String,
+    /// What attention averages.
+    pub values: csa2_model::config::Values,
     /// Dimension d of a head.
     pub head_dim: usize,
     /// Window W.
@@ -119,8 +122,8 @@ pub struct ProbeRecord {
     pub task: String,
     /// Sequences looked at.
     pub sequences: usize,
-    /// Of how many.
-    pub evaluation_sequences: usize,
+    /// Of how many; none where they are drawn.
+    pub evaluation_sequences: Option<usize>,
     /// Queries of each, at most.
     pub queries_per_sequence: usize,
     /// By which they were drawn.
@@ -146,15 +149,15 @@ fn measures(sums: &Sums, of: Of) -> Measures {
 }
 
 pub(super) fn record(
-    subject: &Subject,
+    source: &Source,
     twin: Option<&Twin>,
     sums: &Sums,
-    sequences: usize,
+    extent: Extent,
     options: &Options,
-) -> ProbeRecord {
-    let model = subject.run.model_config();
-    let reads = |mode: Mode| !matches!(mode, Mode::Swa | Mode::Dense);
-    let layers = model.layers.layers().iter().filter(|layer| reads(layer.mode)).map(|layer| LayerRecord {
+) -> Result<ProbeRecord, ProbeError> {
+    let model = source.config();
+    let reads = |layer: &PlannedLayer| source.has(layer.index) && !matches!(layer.mode, Mode::Swa | Mode::Dense);
+    let layers = model.layers.layers().iter().filter(|layer| reads(layer)).map(|layer| LayerRecord {
         layer: layer.index,
         mode: layer.mode,
         ratio: layer.ratio,
@@ -170,25 +173,27 @@ pub(super) fn record(
             })
             .collect(),
     });
-    let diversity = pairs(model).into_iter().map(|(first, second)| Diversity {
+    let both = |(first, second): &(usize, usize)| source.has(*first) && source.has(*second);
+    let diversity = pairs(model).into_iter().filter(both).map(|(first, second)| Diversity {
         first,
         second,
         measures: measures(sums, Of::Pair(first, second)),
     });
-    ProbeRecord {
+    Ok(ProbeRecord {
         schema: SCHEMA,
         run: options.run.display().to_string(),
-        run_step: subject.run.state().step,
-        weights_sha256: subject.weights.digest(),
-        mix: model.layers.to_string(),
+        run_step: source.step(),
+        weights_sha256: source.digest()?,
+        mix: source.mix(),
+        values: model.values,
         head_dim: model.head_dim,
         window: model.window,
         topk: model.topk,
-        task: subject.task.describe(),
-        sequences,
-        evaluation_sequences: subject.task.eval_sequences(),
-        queries_per_sequence: options.queries,
-        seed: options.seed,
+        task: source.describe(),
+        sequences: extent.sequences,
+        evaluation_sequences: source.sequences().map(|(there, _)| there),
+        queries_per_sequence: extent.queries,
+        seed: extent.seed,
         twin: twin.map(|twin| TwinRecord {
             run: twin.folder.display().to_string(),
             step: twin.step,
@@ -200,7 +205,7 @@ pub(super) fn record(
         command: options.command.clone(),
         backend: options.backend.into(),
         version: env!("CARGO_PKG_VERSION").into(),
-    }
+    })
 }
 
 impl LayerRecord {

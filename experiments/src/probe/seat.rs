@@ -1,12 +1,13 @@
 //! What one layer did with one sequence, in plain numbers, and what a single query of it reads.
 
 use burn::tensor::{DType, Int, Tensor, TensorReadError};
-use csa2_model::attention::{Attention, Trace};
+use csa2_model::attention::{Attention, Trace, rope_frequencies_in};
+use csa2_model::config::ModelConfig;
 use csa2_model::mix::Mode;
 
-use crate::geometry::{Entries, GeometryError, ReadOut};
+use crate::geometry::{Entries, GeometryError, ReadOut, Rope, Rotated, RotatedMap, rotated_map};
 
-/// One layer's pass over one sequence of S tokens.
+/// One layer's pass over one sequence of S tokens, of which P are looked at.
 pub struct LayerView {
     /// The layer's number.
     pub layer: usize,
@@ -15,22 +16,29 @@ pub struct LayerView {
     /// Tokens that an entry stands for; 0 where the layer reads none.
     pub ratio: usize,
     heads: usize,
+    /// Channels of a key: d.
     width: usize,
+    /// Channels of a stored vector: d, or d + d_r where values are not rotated.
+    stored: usize,
+    /// The rotation of the layer.
+    rope: Rope,
+    /// The tokens that are looked at, ascending.
+    positions: Vec<usize>,
     /// Tokens in a window; all for `dense`.
     window: usize,
     scale: f64,
     sinks: Vec<f64>,
-    /// Rotated queries `[S, H, d]`.
+    /// Rotated queries `[P, H, stored]`.
     q: Vec<f64>,
-    /// Window latents `[S, d]`.
+    /// Window latents `[S, stored]`.
     near: Vec<f64>,
-    /// Entries of the content `[N, d]`.
+    /// Entries of the content `[N, stored]`.
     main: Vec<f64>,
-    /// Selected entries `[S, K]`.
+    /// Selected entries `[P, K]`.
     topk: Vec<i32>,
-    /// What the operator read `[S, H, d]`, before it is turned back.
+    /// What the operator read `[P, H, stored]`, before it is turned back.
     readout: Vec<f64>,
-    /// What attention gave to the residual stream `[S, d_model]`.
+    /// What attention gave to the residual stream `[P, d_model]`.
     output: Vec<f64>,
 }
 
@@ -38,19 +46,41 @@ fn numbers<const D: usize>(tensor: Tensor<D>) -> Result<Vec<f64>, TensorReadErro
     Ok(tensor.cast(DType::F32).try_into_data()?.iter::<f32>().map(f64::from).collect())
 }
 
+/// The rows of these positions along the sequence.
+fn picked<const D: usize>(tensor: &Tensor<D>, positions: &[usize]) -> Tensor<D> {
+    Tensor::cat(positions.iter().map(|&at| tensor.clone().narrow(1, at, 1)).collect(), 1)
+}
+
+fn picked_integers(tensor: &Tensor<3, Int>, positions: &[usize]) -> Tensor<3, Int> {
+    Tensor::cat(positions.iter().map(|&at| tensor.clone().narrow(1, at, 1)).collect(), 1)
+}
+
 fn integers(tensor: Tensor<3, Int>) -> Result<Vec<i32>, TensorReadError> {
     Ok(tensor.try_into_data()?.convert::<i32>().iter().collect())
 }
 
 impl LayerView {
-    /// From the trace of a pass over a single sequence, and what attention gave `[1, S, d_model]`.
+    /// From the trace of a pass over a single sequence, and what attention gave `[1, S, d_model]`, to be looked at in these positions, of
+    /// which there is at least one.
     ///
     /// # Errors
     /// When the device cannot be read.
-    pub fn new(attention: &Attention, trace: &Trace, output: Tensor<3>) -> Result<Self, TensorReadError> {
-        let [_, seq, heads, width] = trace.q.dims();
+    pub fn new(
+        attention: &Attention,
+        config: &ModelConfig,
+        trace: &Trace,
+        output: Tensor<3>,
+        positions: &[usize],
+    ) -> Result<Self, TensorReadError> {
+        let [_, seq, heads, stored] = trace.q.dims();
         let content = trace.content.as_ref();
         let entries = content.map_or(0, |content| content.entries);
+        // As in a context for f32, whose tables turned these vectors.
+        let frequencies = if attention.ratio() == 0 {
+            rope_frequencies_in(DType::F32, config.rope_dim, config.rope_theta, None)
+        } else {
+            rope_frequencies_in(DType::F32, config.rope_dim, config.compress_rope_theta, config.yarn.as_ref())
+        };
         let main = match content {
             Some(content) if entries > 0 => numbers(content.main.clone().narrow(1, 0, entries))?,
             _ => Vec::new(),
@@ -60,16 +90,19 @@ impl LayerView {
             mode: attention.mode(),
             ratio: if content.is_some() { attention.ratio() } else { 0 },
             heads,
-            width,
+            width: config.head_dim,
+            stored,
+            rope: Rope::new(frequencies).expect("frequencies of a valid configuration are finite"),
+            positions: positions.to_vec(),
             window: if attention.mode() == Mode::Dense { seq } else { attention.window() },
             scale: attention.scale(),
             sinks: numbers(attention.sinks())?,
-            q: numbers(trace.q.clone())?,
+            q: numbers(picked(&trace.q, positions))?,
             near: numbers(trace.window.clone())?,
             main,
-            topk: integers(trace.topk.clone())?,
-            readout: numbers(trace.readout.clone())?,
-            output: numbers(output)?,
+            topk: integers(picked_integers(&trace.topk, positions))?,
+            readout: numbers(picked(&trace.readout, positions))?,
+            output: numbers(picked(&output, positions))?,
         })
     }
 
@@ -78,10 +111,25 @@ impl LayerView {
         self.heads
     }
 
-    /// What attention gave at `position`, `[d_model]`.
-    pub fn output_at(&self, position: usize) -> &[f64] {
-        let width = self.output.len() * self.width / self.near.len();
-        &self.output[position * width..(position + 1) * width]
+    /// What attention gave at the position of this place among those looked at, `[d_model]`.
+    pub fn output_at(&self, place: usize) -> &[f64] {
+        let width = self.output.len() / self.positions.len();
+        &self.output[place * width..(place + 1) * width]
+    }
+
+    /// How many positions are looked at: P.
+    pub fn places(&self) -> usize {
+        self.positions.len()
+    }
+
+    fn unrotated(&self) -> bool {
+        self.stored > self.width
+    }
+
+    /// The value in a stored vector, `[d]`: the key, or its channels as they were before the rotation.
+    fn value(&self, vector: &[f64]) -> Vec<f64> {
+        let (key, plain) = vector.split_at(self.width);
+        [&key[..self.width - plain.len()], plain].concat()
     }
 
     /// Whether the layer reads selected entries.
@@ -89,23 +137,32 @@ impl LayerView {
         self.ratio > 0
     }
 
-    /// What the query at `position` reads.
-    pub fn seat(&self, position: usize) -> Seat<'_> {
-        let seq = self.near.len() / self.width;
-        let slots = self.topk.len() / seq;
-        let entries = self.main.len() / self.width;
-        let listed = self.topk[position * slots..(position + 1) * slots].iter();
+    /// What the query in this place among the positions reads.
+    pub fn seat(&self, place: usize) -> Seat<'_> {
+        let position = self.positions[place];
+        let slots = self.topk.len() / self.positions.len();
+        let entries = self.main.len() / self.stored;
+        let listed = self.topk[place * slots..(place + 1) * slots].iter();
         let visible = (position + 1).checked_div(self.ratio).unwrap_or(0).min(entries);
         // An entry that is listed twice is read twice, which no selection does; padding is below 0.
         let selected =
             listed.filter_map(|&entry| usize::try_from(entry).ok()).filter(|&entry| entry < visible).collect();
-        Seat { view: self, position, first: (position + 1).saturating_sub(self.window), selected, visible, slots }
+        Seat {
+            view: self,
+            place,
+            position,
+            first: (position + 1).saturating_sub(self.window),
+            selected,
+            visible,
+            slots,
+        }
     }
 }
 
 /// One query of one layer.
 pub struct Seat<'a> {
     view: &'a LayerView,
+    place: usize,
     /// The token that asks.
     pub position: usize,
     /// The first token of its window.
@@ -116,6 +173,18 @@ pub struct Seat<'a> {
     pub visible: usize,
     /// Entries that a selection holds: K.
     pub slots: usize,
+}
+
+/// What one head reads.
+pub struct Read {
+    /// The read-out over the keys, with the sink.
+    pub read_out: ReadOut,
+    /// Its weights: window, entries, sink.
+    pub weights: Vec<f64>,
+    /// The values that are averaged, the sink's among them at the origin.
+    pub values: Entries,
+    /// Their mean `[d]`.
+    pub output: Vec<f64>,
 }
 
 /// Where the attention of one head would be if it read every visible entry; they sum to 1.
@@ -136,31 +205,67 @@ impl Seat<'_> {
         &rows[index * width..(index + 1) * width]
     }
 
-    fn near(&self) -> impl Iterator<Item = &[f64]> {
-        (self.first..=self.position).map(|token| Self::row(&self.view.near, self.view.width, token))
-    }
-
-    fn entry(&self, index: usize) -> &[f64] {
-        Self::row(&self.view.main, self.view.width, index)
+    /// The stored vectors that it reads: the window's tokens, then the entries of `selected`.
+    fn vectors(&self, selected: &[usize]) -> impl Iterator<Item = &[f64]> {
+        let near = (self.first..=self.position).map(|token| Self::row(&self.view.near, self.view.stored, token));
+        near.chain(selected.iter().map(|&entry| Self::row(&self.view.main, self.view.stored, entry)))
     }
 
     /// The rotated query of `head`, `[d]`.
     pub fn query(&self, head: usize) -> &[f64] {
-        Self::row(&self.view.q, self.view.width, self.position * self.view.heads + head)
+        &Self::row(&self.view.q, self.view.stored, self.place * self.view.heads + head)[..self.view.width]
     }
 
     /// What the operator read for `head`, `[d]`.
-    pub fn output(&self, head: usize) -> &[f64] {
-        Self::row(&self.view.readout, self.view.width, self.position * self.view.heads + head)
+    pub fn output(&self, head: usize) -> Vec<f64> {
+        self.view.value(Self::row(&self.view.readout, self.view.stored, self.place * self.view.heads + head))
     }
 
-    /// The points that it reads: the window's tokens, then the entries of `selected`.
+    /// The keys that it reads: the window's tokens, then the entries of `selected`. They are the values, too, where these are rotated.
     ///
     /// # Errors
     /// When a number is not finite.
     pub fn points(&self, selected: &[usize]) -> Result<Entries, GeometryError> {
-        let values = self.near().chain(selected.iter().map(|&entry| self.entry(entry))).flatten().copied().collect();
-        Entries::new(values, self.view.width)
+        let keys = self.vectors(selected).flat_map(|vector| &vector[..self.view.width]).copied().collect();
+        Entries::new(keys, self.view.width)
+    }
+
+    /// What `head` reads at the entries of `selected`.
+    ///
+    /// # Errors
+    /// When a number is not finite.
+    pub fn read(&self, head: usize, selected: &[usize]) -> Result<Read, GeometryError> {
+        let read_out = self.read_out(head, selected)?;
+        let reading = read_out.read(self.query(head))?;
+        if !self.view.unrotated() {
+            let values = read_out.points().clone();
+            return Ok(Read { read_out, weights: reading.p, values, output: reading.o });
+        }
+        let values = self.vectors(selected).flat_map(|vector| self.view.value(vector)).collect();
+        let averaged = ReadOut::new(Entries::new(values, self.view.width)?, self.view.scale)?.with_sink(0.0)?;
+        let output = averaged.mean(&reading.p)?;
+        Ok(Read { read_out, weights: reading.p, values: averaged.points().clone(), output })
+    }
+
+    /// The derivative of what `head` reads by its query, as the layer does it, and as it would be if keys were rotated and values were
+    /// not.
+    ///
+    /// # Errors
+    /// When a number is not finite.
+    pub fn maps(&self, head: usize) -> Result<[RotatedMap; 2], GeometryError> {
+        let view = self.view;
+        let near = (self.first..=self.position).map(|token| token as f64);
+        let places: Vec<f64> = near.chain(self.selected.iter().map(|&entry| (entry * view.ratio) as f64)).collect();
+        let back = |(vector, place): (&[f64], &f64)| view.rope.rotate(&vector[..view.width], -place);
+        let plain: Vec<Vec<f64>> = self.vectors(&self.selected).zip(&places).map(back).collect::<Result<_, _>>()?;
+        let read_out = ReadOut::new(Entries::from_rows(&plain)?, view.scale)?.with_sink(view.sinks[head])?;
+        let at = self.position as f64;
+        let query = view.rope.rotate(self.query(head), -at)?;
+        let unrotated = rotated_map(&read_out, &view.rope, &places, &query, at, Rotated::Keys)?;
+        if view.unrotated() {
+            return Ok([unrotated.clone(), unrotated]);
+        }
+        Ok([rotated_map(&read_out, &view.rope, &places, &query, at, Rotated::KeysAndValuesAndBack)?, unrotated])
     }
 
     /// The read-out of `head` over the window, the entries of `selected` and the sink.

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use csa2_model::config::Values;
+
 use super::charts::{self, HeatCell, HeatMap, heat_map};
 use super::format::html as escape;
 use super::html::{document, fact_list, header};
@@ -32,6 +34,16 @@ const COLUMNS: [(&str, &str); 10] = [
     ("output differs", "output_difference"),
 ];
 
+/// Measures that compare a layer with its twin.
+const OF_TWIN: [&str; 4] = ["outside_hull", "hull_distance", "hull_distance_elsewhere", "output_difference"];
+
+/// A measure of a layer in tables and pictures. With a twin run, those of the twin are told only where the run has one; the file has
+/// them, against a fresh address, everywhere.
+fn shown(record: &ProbeRecord, layer: &LayerRecord, name: &str) -> Option<Mean> {
+    let compared = record.twin.is_none() || layer.has_twin || !OF_TWIN.contains(&name);
+    layer.mean(name).filter(|_| compared)
+}
+
 fn number(mean: &Mean) -> String {
     let digits = if mean.mean.abs() >= 100.0 { 1 } else { 3 };
     match mean.half_width {
@@ -45,7 +57,7 @@ fn number(mean: &Mean) -> String {
 fn rows(record: &ProbeRecord) -> (Vec<String>, Vec<Vec<String>>) {
     let titles = std::iter::once("layer").chain(COLUMNS.map(|(title, _)| title)).map(str::to_owned).collect();
     let row = |layer: &LayerRecord| {
-        let value = |(_, name): (&str, &str)| layer.mean(name).map_or("–".into(), |mean| number(&mean));
+        let value = |(_, name): (&str, &str)| shown(record, layer, name).map_or("–".into(), |mean| number(&mean));
         std::iter::once(layer.name()).chain(COLUMNS.map(value)).collect()
     };
     (titles, record.layers.iter().map(row).collect())
@@ -65,14 +77,27 @@ pub fn table(record: &ProbeRecord, width: u16) -> String {
     for sentence in answer(record) {
         out += &format!("- {}\n", format::terminal(&sentence));
     }
-    out + "Means over sequences, ± half the 95% interval; of measures of heads the mean over heads and the widest half.\n"
+    out += "Means over sequences, ± half the 95% interval; of measures of heads the mean over heads and the widest half.\n";
+    out + untwinned(record).as_str()
+}
+
+/// What the gaps in the table are.
+fn untwinned(record: &ProbeRecord) -> String {
+    let without = record.layers.iter().filter(|layer| record.twin.is_some() && !layer.has_twin).map(LayerRecord::name);
+    let names: Vec<String> = without.collect();
+    if names.is_empty() {
+        return String::new();
+    }
+    format!(
+        "–: the twin run has no full layer that stands for {}, so there is nothing to compare; probe.json has the comparison with a fresh address.\n",
+        joined(&names)
+    )
 }
 
 fn sampled(record: &ProbeRecord) -> String {
-    format!(
-        "{} of {} sequences, at most {} queries of each, seed {}",
-        record.sequences, record.evaluation_sequences, record.queries_per_sequence, record.seed
-    )
+    let of = record.evaluation_sequences.map_or(String::new(), |all| format!(" of {all}"));
+    let (sequences, queries) = (record.sequences, record.queries_per_sequence);
+    format!("{sequences}{of} sequences, at most {queries} queries of each, seed {}", record.seed)
 }
 
 fn twin(record: &ProbeRecord) -> String {
@@ -165,6 +190,27 @@ pub fn answer(record: &ProbeRecord) -> Vec<String> {
             joined(&repair)
         ));
     }
+    let skew = told("asymmetry_unrotated", &mut record.layers.iter());
+    let lowest = told("smallest_eigenvalue_unrotated", &mut record.layers.iter());
+    let own: f64 =
+        record.layers.iter().filter_map(|layer| layer.mean("asymmetry")).map(|mean| mean.most).fold(0.0, f64::max);
+    if !skew.is_empty() {
+        out.push(match record.values {
+            Values::Rotated => format!(
+                "Does a query move what it reads the way that it moves? Here the derivative is symmetric (asymmetry at most {own:.0e}), because key and \
+                 value are one rotated vector. With values that are not rotated its asymmetry would be {}, and the smallest eigenvalue of its \
+                 symmetric part {} of the largest.",
+                joined(&skew),
+                joined(&lowest)
+            ),
+            Values::Unrotated => format!(
+                "Does a query move what it reads the way that it moves? Not here, where values are not rotated: the asymmetry of the derivative is \
+                 {}, and the smallest eigenvalue of its symmetric part {} of the largest.",
+                joined(&skew),
+                joined(&lowest)
+            ),
+        });
+    }
     if record.undecided > 0 {
         let many = format::plural(record.undecided, "question");
         out.push(format!("{many} about hulls and families stayed undecided; they are counted nowhere."));
@@ -192,11 +238,15 @@ fn page(record: &ProbeRecord) -> Result<String, ReportError> {
     body += "<h3>Layers</h3>\n";
     body += &super::matrix::html_table(rows(record));
     body += "<p class=\"quiet\">Means over sequences, ± half the 95% interval. Where a measure belongs to heads: the mean over heads, and the \
-             widest half.</p>\n<h3>Figures</h3>\n<div class=\"figures\">\n";
-    body += &heat(record, "Layers and measures", &COLUMNS);
+             widest half.</p>\n";
+    body +=
+        &format!("<p class=\"quiet\">{}</p>\n<h3>Figures</h3>\n<div class=\"figures\">\n", escape(&untwinned(record)));
+    let columns = [&COLUMNS[..], &[("skew unrotated", "asymmetry_unrotated")]].concat();
+    body += &heat(record, "Layers and measures", &columns);
     for (title, name) in [
         ("Effective number of points, by head", "effective_entries"),
         ("Share of attention that is missed, by head", "mass_missed"),
+        ("Asymmetry if values were not rotated, by head", "asymmetry_unrotated"),
         ("Distance of the twin's output from the hull, by head", "hull_distance"),
     ] {
         body += &by_head(record, title, name);
@@ -231,10 +281,10 @@ fn drawn(map: &HeatMap, style: &str, caption: &str) -> String {
 fn heat(record: &ProbeRecord, title: &str, columns: &[(&str, &str)]) -> String {
     // A column has a scale of its own: from 0 to its largest value.
     let most = |name: &str| {
-        record.layers.iter().filter_map(|layer| layer.mean(name)).map(|mean| mean.mean).fold(0.0, f64::max)
+        record.layers.iter().filter_map(|layer| shown(record, layer, name)).map(|mean| mean.mean).fold(0.0, f64::max)
     };
     let cell = |layer: &LayerRecord, name: &str| {
-        let mean = layer.mean(name)?;
+        let mean = shown(record, layer, name)?;
         let most = most(name);
         let shade = if most > 0.0 { mean.mean / most } else { 0.0 };
         let note = mean.half_width.map_or(String::new(), |half| format!("± {half:.3}"));
@@ -256,12 +306,14 @@ fn heat(record: &ProbeRecord, title: &str, columns: &[(&str, &str)]) -> String {
 
 fn by_head(record: &ProbeRecord, title: &str, name: &str) -> String {
     let heads = record.layers.first().map_or(0, |layer| layer.heads.len());
-    let means = || record.layers.iter().flat_map(|layer| &layer.heads).filter_map(|head| head.measures.get(name));
+    let layers = || record.layers.iter().filter(|layer| shown(record, layer, name).is_some());
+    let means = || layers().flat_map(|layer| &layer.heads).filter_map(|head| head.measures.get(name));
     if means().next().is_none() {
         return String::new();
     }
     let most = means().map(|mean| mean.mean).fold(0.0, f64::max);
     let cell = |layer: &LayerRecord, head: usize| {
+        shown(record, layer, name)?;
         let mean = layer.heads.get(head)?.measures.get(name)?;
         let shade = if most > 0.0 { mean.mean / most } else { 0.0 };
         let note = mean.half_width.map_or(String::new(), |half| format!("± {half:.3}"));

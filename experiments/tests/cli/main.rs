@@ -9,6 +9,7 @@ mod eval;
 mod folders;
 mod generate;
 mod interruption;
+mod layers;
 mod output;
 mod overlap;
 mod posttrain;

@@ -95,6 +95,27 @@ fn a_twin_makes_anew_what_the_run_reuses() {
     assert!(own.contains("no layer is `full` with the same ratio"), "{own}");
 }
 
+/// A run whose values are not rotated: the derivative is as skew as the probe says that it would be.
+#[test]
+fn unrotated_values_are_measured_as_they_are() {
+    let lab = Lab::with(&edited("window = 4", "values = \"unrotated\"\nwindow = 4"));
+    lab.ablate().fine();
+    let told = lab.csa2(&["probe", RUN, "--json"]).fine().json();
+    assert_eq!(told["values"], "unrotated");
+    for layer in told["layers"].as_array().unwrap() {
+        for head in layer["heads"].as_array().unwrap() {
+            let mean = |name: &str| head["measures"][name]["mean"].as_f64().unwrap();
+            assert!(mean("operator_difference") < 1e-5, "{head}");
+            assert!(mean("asymmetry") > 1e-3, "{head}");
+            assert!((mean("asymmetry") - mean("asymmetry_unrotated")).abs() < 1e-12, "{head}");
+        }
+    }
+    let page = fs::read_to_string(lab.path().join(RUN).join("probe/report.html")).unwrap();
+    assert!(page.contains("Not here, where values are not rotated"));
+    let message = lab.csa2(&["generate", RUN, "--tokens", "1", "--max-new", "1"]).refused();
+    assert!(message.contains("only models with rotated values are decoded"), "{message}");
+}
+
 #[test]
 fn a_probe_of_another_run_is_not_replaced() {
     let lab = lab();

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use burn::module::Module;
 use burn::tensor::{Device, Int, Tensor};
-use csa2_model::config::ModelConfig;
+use csa2_model::config::{ModelConfig, Values};
 use csa2_model::cost::Cost;
 use csa2_model::model::{Model, check};
 
@@ -76,13 +76,16 @@ impl Session {
     /// A session of `rows` rows without a past.
     ///
     /// # Errors
-    /// When the model is not in f32 or not that of the configuration, there are no rows, or full caches would not fit the memory.
+    /// When the model is not in f32, not that of the configuration or one with unrotated values, there are no rows, or full caches would not fit the memory.
     pub fn new(model: &Model, config: &ModelConfig, rows: usize, options: Options) -> Result<Self, SessionError> {
         let vocabulary = check(config, None).map_err(|error| SessionError::Configuration(error.to_string()))?;
         if let Some(found) = other_than_f32(model) {
             return Err(SessionError::Precision { found: format!("{found:?}") });
         }
         same_layers(model, config)?;
+        if config.values != Values::Rotated {
+            return Err(SessionError::Values);
+        }
         if rows == 0 {
             return Err(SessionError::NoRows);
         }

@@ -3,6 +3,7 @@
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Int, Tensor};
 
+use super::values::Unrotated;
 use super::{
     Address, Ask, Compressor, Content, Context, InTensors, IndexQuery, Indexer, LayerCache, Memory, OutputProjection,
     Phase, Query, Seat, Shared, WindowKv,
@@ -48,6 +49,7 @@ pub(super) struct LayerFacts {
     pub(super) reads: Option<PoolConfig>,
     /// How the main KV that this layer makes is stored.
     main_kv: Option<Format>,
+    values: Unrotated,
 }
 
 /// What a layer returns.
@@ -76,7 +78,8 @@ pub struct Pass<'a, C> {
     pub lse: Tensor<3>,
 }
 
-/// Intermediate values of a layer.
+/// Intermediate values of a layer. Where values are not rotated ([`Values::Unrotated`](crate::config::Values)), `q`, `window`, the content
+/// and `readout` have `d + d_r` channels, the last ones 0 in a query and unrotated in the others.
 #[derive(Clone, Debug)]
 pub struct Trace {
     /// The query's low-rank form `[B, S, rank]`.
@@ -97,7 +100,7 @@ pub struct Trace {
     pub pool: Option<Tensor<3, Int>>,
     /// The read-out before it is turned back `[B, S, H, d]`.
     pub readout: Tensor<4>,
-    /// The read-out turned back `[B, S, H, d]`.
+    /// The read-out turned back `[B, S, H, d]`; of values that are not rotated, their mean.
     pub readout_back: Tensor<4>,
     /// The read-out's log-sum-exp `[B, S, H]`.
     pub lse: Tensor<3>,
@@ -125,6 +128,7 @@ impl Attention {
                 builds: config.pool.filter(|_| layer.builds_pool),
                 reads: config.pool.filter(|_| layer.pool_from.is_some()),
                 main_kv: QuantizationConfig::latent_format(config.quantization.main_kv),
+                values: Unrotated::of(config),
             },
         }
     }
@@ -198,6 +202,7 @@ impl Attention {
         memory.enter(self.plan.index);
         let rope = cx.tokens(self.plan.ratio);
         let (qr, q) = self.query.forward(x.clone(), rope);
+        let q = self.plan.values.asked(q);
         let width = (self.plan.mode != Mode::Dense).then_some(self.plan.window);
         memory.window(self.window.forward(x.clone(), rope, cx), width);
 
@@ -209,7 +214,7 @@ impl Attention {
 
         let sink = self.attn_sink.val();
         let (readout, lse) = memory.readout(q.clone(), content.as_ref(), sink, topk.clone(), self.plan.scale);
-        let readout_back = rope.rotate_back(readout.clone());
+        let readout_back = self.plan.values.mean(&readout).unwrap_or_else(|| rope.rotate_back(readout.clone()));
         let pass = Pass { qr, q, latent, content, index_query, topk, readout, readout_back: &readout_back, lse };
         let (index_loss, trace) = memory.observe(self, pass, shared, cx);
         let output = self.output.forward(readout_back);
@@ -257,7 +262,10 @@ impl Attention {
             (mode, Some(_)) => {
                 let rope = cx.entries(ratio);
                 let made = latent.map(|latent| Content {
-                    main: cx.stored(rope.rotate_vectors(latent.clone()), self.plan.main_kv),
+                    main: self
+                        .plan
+                        .values
+                        .stored(&latent, cx.stored(rope.rotate_vectors(latent.clone()), self.plan.main_kv)),
                     index_keys: self.indexer.as_ref().and_then(|indexer| indexer.keys(latent, rope, cx)),
                     entries: cx.new_entries(ratio),
                 });

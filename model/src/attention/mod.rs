@@ -11,6 +11,7 @@ mod query;
 mod rope;
 mod shared;
 mod teaching;
+mod values;
 mod window;
 
 pub use cache::{Cache, LayerCache};

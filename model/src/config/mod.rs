@@ -5,6 +5,7 @@ mod hf;
 mod parts;
 mod presets;
 mod validate;
+mod values;
 
 use serde::{Deserialize, Serialize};
 
@@ -14,6 +15,7 @@ use crate::quant::Format;
 pub use error::ConfigError;
 pub use hf::HfConfig;
 pub use parts::Part;
+pub use values::Values;
 
 /// A whole model. Unknown keys are refused; [`ModelConfig::validate`] checks how the values fit together.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -73,9 +75,24 @@ pub struct ModelConfig {
     /// How blocks are joined (default plain).
     #[serde(default)]
     pub residual: Residual,
+    /// What attention averages (default rotated, as released).
+    #[serde(default, skip_serializing_if = "Values::is_rotated")]
+    pub values: Values,
     /// Number formats that training imitates and inference stores (default none).
     #[serde(default)]
     pub quantization: QuantizationConfig,
+}
+
+impl ModelConfig {
+    /// Channels of the vectors that the operators work on, with the keys that decide them: `d` of the read-out (`d + d_r` where values are
+    /// not rotated, for key and value), and `d_I` of the indexer.
+    pub fn vectors(&self) -> [(&'static str, usize); 2] {
+        let latent = match self.values {
+            Values::Rotated => ("head_dim", self.head_dim),
+            Values::Unrotated => ("head_dim + rope_dim", self.head_dim + self.rope_dim),
+        };
+        [latent, ("index_dim", self.index_dim)]
+    }
 }
 
 /// The candidate pool of hierarchical sparse indexing.

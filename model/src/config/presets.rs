@@ -1,7 +1,7 @@
 //! Models that are known by name.
 
 use super::{
-    ConfigError, FfnConfig, ModelConfig, PoolConfig, QuantFormat, QuantizationConfig, Residual, ScoreFunction,
+    ConfigError, FfnConfig, ModelConfig, PoolConfig, QuantFormat, QuantizationConfig, Residual, ScoreFunction, Values,
     YarnConfig, beta_fast, beta_slow, compress_rope_theta, norm_eps, rope_theta,
 };
 
@@ -48,6 +48,7 @@ impl ModelConfig {
                 score: ScoreFunction::default(),
             },
             residual: Residual::Hyper { streams: 4 },
+            values: Values::Rotated,
             quantization: QuantizationConfig {
                 main_kv: QuantFormat::Fp4,
                 index: QuantFormat::Fp4,
@@ -83,6 +84,7 @@ impl ModelConfig {
             sink_init: 0.0,
             ffn: FfnConfig::Dense { width: 128 },
             residual: Residual::Plain,
+            values: Values::Rotated,
             quantization: QuantizationConfig::default(),
         })
     }

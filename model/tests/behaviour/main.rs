@@ -13,6 +13,7 @@ mod modes;
 mod quantization;
 mod straight_through;
 mod teachers;
+mod values;
 
 use burn::module::Module;
 use burn::tensor::{DType, Device, Tensor};

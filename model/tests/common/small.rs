@@ -7,7 +7,7 @@ use burn::tensor::{DType, Device, Gradients, Int, Tensor, TensorData, activation
 use csa2_model::attention::Context;
 use csa2_model::checkpoint::weights;
 use csa2_model::config::{
-    FfnConfig, ModelConfig, PoolConfig, QuantFormat, QuantizationConfig, Residual, ScoreFunction, YarnConfig,
+    FfnConfig, ModelConfig, PoolConfig, QuantFormat, QuantizationConfig, Residual, ScoreFunction, Values, YarnConfig,
 };
 use csa2_model::init::initialize;
 use csa2_model::model::{Model, ModelOutput};
@@ -66,6 +66,11 @@ pub fn released(config: &ModelConfig) -> ModelConfig {
         score: ScoreFunction::default(),
     };
     ModelConfig { residual: Residual::Hyper { streams: 3 }, ffn, ..config.clone() }
+}
+
+/// The same with values that are not rotated.
+pub fn unrotated(config: &ModelConfig) -> ModelConfig {
+    ModelConfig { values: Values::Unrotated, ..config.clone() }
 }
 
 /// Formats for each part alone, for all parts as the released model has them, and the other way round.

@@ -125,6 +125,20 @@ fn hyper_connections_and_experts_follow_the_logits() {
 }
 
 #[test]
+fn unrotated_values_follow_the_logits() {
+    let loss = |out: ModelOutput| {
+        let weight = Source::new(7).normal(out.logits.dims(), &device(), DType::F64);
+        (out.logits * weight).sum()
+    };
+    for (mix, rope_dim) in [("swa full@2 reindex reuse stale@2 dense", 4), ("full reuse", 6)] {
+        let mut config = small::unrotated(&small::config(mix));
+        // All channels of a head turn where there are as many.
+        (config.rope_dim, config.head_dim) = (rope_dim, if rope_dim == 6 { 6 } else { config.head_dim });
+        check(&config, Phase::Sparse, loss, |name| !is_indexer(name));
+    }
+}
+
+#[test]
 fn every_indexer_parameter_follows_the_index_losses() {
     let loss = |out: ModelOutput| out.index_losses.into_iter().map(|(_, loss)| loss).reduce(|a, b| a + b).unwrap();
     for mix in small::MIXES.into_iter().filter(|mix| mix.contains("full")) {

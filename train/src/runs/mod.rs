@@ -105,6 +105,11 @@ impl Run {
         self.origin.as_ref()
     }
 
+    /// The layers whose attention is all that the run holds; none where it holds a whole model.
+    pub fn held_layers(&self) -> Option<&[usize]> {
+        self.origin.as_ref()?.attention_layers.as_deref()
+    }
+
     /// SHA-256 of the file of weights, in hexadecimal.
     ///
     /// # Errors
@@ -134,8 +139,8 @@ impl Run {
     /// # Errors
     /// When the run holds single layers alone, or its weights cannot be read or do not fit.
     pub fn load(&self, device: &Device) -> Result<Model, RunError> {
-        if let Some(layers) = self.origin.as_ref().and_then(|origin| origin.attention_layers.as_ref()) {
-            return Err(RunError::LayersAlone { folder: self.folder.clone(), layers: layers.clone() });
+        if let Some(layers) = self.held_layers() {
+            return Err(RunError::LayersAlone { folder: self.folder.clone(), layers: layers.to_vec() });
         }
         self.check_size()?;
         let model = Model::new(&self.model, self.auxiliary().map(|auxiliary| auxiliary.after_layer), device);
@@ -150,9 +155,8 @@ impl Run {
     /// # Errors
     /// When the run does not hold that layer, or its weights cannot be read or do not fit.
     pub fn attention(&self, layer: usize, device: &Device) -> Result<Attention, RunError> {
-        let held = self.origin.as_ref().and_then(|origin| origin.attention_layers.as_ref());
-        if let Some(layers) = held.filter(|layers| !layers.contains(&layer)) {
-            return Err(RunError::OtherLayers { folder: self.folder.clone(), layer, layers: layers.clone() });
+        if let Some(layers) = self.held_layers().filter(|layers| !layers.contains(&layer)) {
+            return Err(RunError::OtherLayers { folder: self.folder.clone(), layer, layers: layers.to_vec() });
         }
         model::check(&self.model, None).map_err(|error| self.build(&error))?;
         let archive = Archive::open_single(&self.weights_path()).map_err(|error| self.damaged(error))?;

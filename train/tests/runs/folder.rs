@@ -9,7 +9,7 @@ use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use csa2_model::attention::Context;
 use csa2_model::checkpoint::{TensorSpec, tensors};
 use csa2_model::config::{
-    FfnConfig, ModelConfig, PoolConfig, QuantFormat, QuantizationConfig, Residual, ScoreFunction, YarnConfig,
+    FfnConfig, ModelConfig, PoolConfig, QuantFormat, QuantizationConfig, Residual, ScoreFunction, Values, YarnConfig,
 };
 use csa2_model::model::Model;
 use csa2_train::runs::{self, ExportError, Exported, ImportError, ImportOptions, Imported, Run};
@@ -54,6 +54,7 @@ pub fn config() -> ModelConfig {
             score: ScoreFunction::Sigmoid,
         },
         residual: Residual::Hyper { streams: 2 },
+        values: Values::Rotated,
         quantization: QuantizationConfig {
             main_kv: QuantFormat::Fp4,
             index: QuantFormat::Fp4,

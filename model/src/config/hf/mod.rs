@@ -16,7 +16,9 @@ use serde_json::{Value, json};
 use self::keys::Keys;
 use self::rope::Rope;
 use self::unsupported::Unsupported;
-use super::{ConfigError, FfnConfig, ModelConfig, Part, PoolConfig, QuantizationConfig, Residual, ScoreFunction};
+use super::{
+    ConfigError, FfnConfig, ModelConfig, Part, PoolConfig, QuantizationConfig, Residual, ScoreFunction, Values,
+};
 use crate::mix::{IdLists, IdsError, LayerPlan, MixError, Mode};
 use crate::ops::{HYPER_EPS, SINKHORN_ROUNDS};
 
@@ -145,6 +147,9 @@ impl ModelConfig {
         let Residual::Hyper { streams } = self.residual else {
             return Err(not_in_hf("residual", "plain", "there it is always hyper-connections"));
         };
+        if self.values != Values::Rotated {
+            return Err(not_in_hf("values", self.values.name(), "there they are always rotated"));
+        }
         let mut text = json!({
             "num_hidden_layers": self.layers.len(),
             "compress_ratios": ids.compress_ratios,
@@ -238,6 +243,7 @@ fn model(mut keys: Keys, draft_layers: usize, own: Option<Own>) -> Result<ModelC
             score: score(&mut keys)?,
         },
         residual: Residual::Hyper { streams: keys.size("hc_mult")? },
+        values: Values::Rotated,
         quantization: own.map_or_else(QuantizationConfig::default, |own| own.quantization),
     };
     keys.finish()?;

@@ -337,6 +337,7 @@ fn what_has_no_hugging_face_form() {
         *shared = 2;
     };
     assert!(message(two).contains("`ffn.shared` = 2 has no Hugging Face form: there it is always 1"));
+    assert!(message(|c| c.values = Values::Unrotated).contains("`values` = unrotated has no Hugging Face form"));
     assert!(message(|c| c.query_rank = None).contains("`query_rank` = none"));
     assert!(message(|c| (c.output_groups, c.output_rank) = (1, None)).contains("`output_rank` = none"));
     assert!(message(|c| c.vocab_size = None).contains("`vocab_size` = none"));

@@ -1,7 +1,7 @@
 //! How the sizes must fit each other: heads, pool, experts and quantizer groups.
 
 use super::{LARGEST, too_large, value};
-use crate::config::{ConfigError, FfnConfig, ModelConfig, QuantFormat, QuantizationConfig};
+use crate::config::{ConfigError, FfnConfig, ModelConfig, QuantFormat, QuantizationConfig, Values};
 
 impl ModelConfig {
     pub(super) fn check_heads(&self) -> Result<(), ConfigError> {
@@ -118,7 +118,18 @@ impl ModelConfig {
             let group = QuantizationConfig::index_group(index);
             check_group("quantization.index", index, group, "index_dim", self.index_dim)?;
         }
-        check_group("quantization.window", window, latent(window), "head_dim", self.head_dim)
+        check_group("quantization.window", window, latent(window), "head_dim", self.head_dim)?;
+        for (key, format) in [("quantization.main_kv", main_kv), ("quantization.window", window)] {
+            if self.values == Values::Unrotated && format != QuantFormat::None {
+                return Err(value(
+                    key,
+                    format!("\"{}\"", format.name()),
+                    "with values = \"unrotated\" key and value are two vectors, and number formats are defined for one",
+                    "set it to \"none\", or values to \"rotated\"",
+                ));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -212,6 +223,29 @@ mod tests {
             message(|c| c.ffn = moe(4, 5, 1.0, None)),
             "`ffn.active = 5`: a token cannot pass through more than the 4 routed experts; set ffn.active to at most 4"
         );
+    }
+
+    #[test]
+    fn unrotated_values_are_not_quantized() {
+        for key in ["main_kv", "window"] {
+            let told = message(|c| {
+                c.values = Values::Unrotated;
+                let format = match key {
+                    "main_kv" => &mut c.quantization.main_kv,
+                    _ => &mut c.quantization.window,
+                };
+                *format = QuantFormat::Fp8;
+            });
+            assert_eq!(
+                told,
+                format!(
+                    "`quantization.{key} = \"fp8\"`: with values = \"unrotated\" key and value are two vectors, and number formats \
+                     are defined for one; set it to \"none\", or values to \"rotated\""
+                )
+            );
+        }
+        accepted(|c| c.values = Values::Unrotated);
+        accepted(|c| (c.values, c.index_dim, c.quantization.index) = (Values::Unrotated, 32, QuantFormat::Fp4));
     }
 
     #[test]
