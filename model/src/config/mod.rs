@@ -130,7 +130,12 @@ pub struct YarnConfig {
 
 /// The feed-forward part of a block. Every expert is a `SwiGLU` of three matrices.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
+#[serde(
+    tag = "kind",
+    rename_all = "lowercase",
+    deny_unknown_fields,
+    expecting = r#"a table such as { kind = "dense", width = 128 } or { kind = "moe", … }"#
+)]
 pub enum FfnConfig {
     /// One `SwiGLU` for every token.
     Dense {
@@ -406,6 +411,10 @@ mod tests {
             let error = read(|v| v["residual"] = residual).unwrap_err();
             assert!(error.contains(r#"`residual` is "plain", "hyper" or { hyper = { streams = … } }"#), "{error}");
         }
+        assert_eq!(
+            refused(|v| v["ffn"] = json!("moe")),
+            r#"invalid type: string "moe", expected a table such as { kind = "dense", width = 128 } or { kind = "moe", … }"#
+        );
         assert!(refused(|v| v["ffn"]["kind"] = json!("mlp")).contains("unknown variant `mlp`"));
         assert!(refused(|v| v["quantization"] = json!({"main_kv": "int4"})).contains("unknown variant `int4`"));
     }
