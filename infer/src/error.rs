@@ -85,6 +85,15 @@ pub enum SessionError {
         /// What there is, or is allowed.
         available: u64,
     },
+    /// A bounded replay that cannot be.
+    #[error("bounded replay: {0}")]
+    Replay(String),
+    /// A row that was loaded without its windows.
+    #[error("row {row} was loaded without its windows; make them first, of its last tokens (`rebuild_windows`)")]
+    NoWindows {
+        /// The row.
+        row: usize,
+    },
     /// It is not known how much memory there is.
     #[error("this system does not tell how much memory is free; give a limit in bytes")]
     MemoryUnknown,

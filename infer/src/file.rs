@@ -14,6 +14,7 @@ use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::Path;
 
 use csa2_model::config::ModelConfig;
+use csa2_model::mix::Mode;
 use csa2_model::model::Model;
 use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
@@ -23,7 +24,7 @@ use crate::identity::Identity;
 use crate::{Caches, FileError, Options, Session, SessionError};
 
 const MAGIC: &[u8; 8] = b"csa2kv\r\n";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// Bytes that a header has at most: some 100 thousand rows.
 const HEADER_LIMIT: u32 = 1 << 20;
@@ -35,6 +36,8 @@ struct Header {
     model: Identity,
     /// Whether vectors are stored in the model's number formats.
     quantize: bool,
+    /// Whether windows are in the file.
+    windows: bool,
     /// Tokens of every row.
     lengths: Vec<u64>,
 }
@@ -43,11 +46,32 @@ impl Session {
     /// Writes the caches to a file, which is replaced once the new one is whole and on disk.
     ///
     /// # Errors
-    /// When the file cannot be written.
+    /// When the file cannot be written, or a row has no windows yet.
     pub fn save(&self, path: &Path) -> Result<(), FileError> {
+        if let Some(row) = self.without_windows.iter().position(|&without| without) {
+            return Err(FileError::Session { path: path.into(), source: Box::new(SessionError::NoWindows { row }) });
+        }
+        self.write(path, true)
+    }
+
+    /// As [`save`](Self::save), without windows: what grows with the context alone, to be completed after loading by
+    /// [`rebuild_windows`](Self::rebuild_windows).
+    ///
+    /// # Errors
+    /// When the file cannot be written, or a layer is `dense`, whose window is all that it keeps.
+    pub fn save_entries(&self, path: &Path) -> Result<(), FileError> {
+        let mix = &self.config().layers;
+        if let Some(layer) = mix.layers().iter().find(|layer| layer.mode == Mode::Dense) {
+            let message = format!("layer {} of `{mix}` is `dense`: its window holds every token", layer.index);
+            return Err(FileError::Session { path: path.into(), source: Box::new(SessionError::Replay(message)) });
+        }
+        self.write(path, false)
+    }
+
+    fn write(&self, path: &Path, windows: bool) -> Result<(), FileError> {
         let writing = FileError::io(path);
         let lengths = self.lengths().iter().map(|&length| length as u64).collect();
-        let header = Header { model: self.identity().clone(), quantize: self.options().quantize, lengths };
+        let header = Header { model: self.identity().clone(), quantize: self.options().quantize, windows, lengths };
         let header = serde_json::to_vec(&header).map_err(|error| writing(error.into()))?;
         let size = u32::try_from(header.len()).ok().filter(|&size| size <= HEADER_LIMIT);
         let size = size.ok_or_else(|| writing(io::Error::other("too many rows for one file")))?;
@@ -57,7 +81,8 @@ impl Session {
         };
         let mut file = NamedTempFile::new_in(folder).map_err(&writing)?;
         let parts = [&MAGIC[..], &VERSION.to_le_bytes(), &size.to_le_bytes(), &header];
-        write(BufWriter::with_capacity(1 << 20, file.as_file_mut()), &parts, self.caches.parts()).map_err(&writing)?;
+        write(BufWriter::with_capacity(1 << 20, file.as_file_mut()), &parts, self.caches.parts(windows))
+            .map_err(&writing)?;
         file.as_file().sync_all().map_err(&writing)?;
         file.persist(path).map_err(|error| writing(error.error))?;
         // The new name is on disk when the folder is; only Unix opens folders as files.
@@ -66,7 +91,7 @@ impl Session {
         Ok(())
     }
 
-    /// A session with the caches of a file that [`save`](Self::save) has written: of as many rows as it has, made by this very model.
+    /// A session with the caches of a file that [`save`](Self::save) or [`save_entries`](Self::save_entries) has written: of as many rows as it has, made by this very model.
     /// Nothing is allocated for what the file merely claims to hold.
     ///
     /// # Errors
@@ -101,15 +126,15 @@ impl Session {
                 return Err(refused(SessionError::TooLong { row, tokens, limit }));
             }
         }
-        let expected =
-            Caches::bytes_of(config, &header.lengths, options.quantize).saturating_add(u128::from(start) + 8);
+        let expected = Caches::bytes_of(config, &header.lengths, options.quantize, header.windows)
+            .saturating_add(u128::from(start) + 8);
         if expected != u128::from(length) {
             return Err(damaged(&format!("{length} bytes where there should be {expected}")));
         }
         let lengths: Vec<usize> = header.lengths.iter().map(|&tokens| tokens as usize).collect();
         let mut caches = Caches::zeros(config, &lengths, options.quantize);
         let mut hash = Xxh3::new();
-        for part in caches.parts_mut() {
+        for part in caches.parts_mut(header.windows) {
             file.read_exact(part).map_err(&reading)?;
             hash.update(part);
         }
@@ -117,6 +142,7 @@ impl Session {
             return Err(damaged("the checksum does not fit: bytes have changed"));
         }
         session.caches = caches;
+        session.without_windows = vec![!header.windows; rows];
         Ok(session)
     }
 }

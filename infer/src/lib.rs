@@ -15,4 +15,4 @@ mod session;
 pub use cache::{Bytes, Caches};
 pub use error::{FileError, SessionError};
 pub use limit::Limit;
-pub use session::{Options, Session};
+pub use session::{Bounded, Options, Session, decoder, exact_replay};

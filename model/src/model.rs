@@ -141,11 +141,32 @@ impl Model {
         tokens: Tensor<2, Int>,
         cx: &Context,
         memory: &mut M,
+        watch: impl FnMut(usize, &Stream),
+    ) -> Stream {
+        self.forward_below(self.layers.len(), tokens, cx, memory, watch)
+    }
+
+    /// As [`forward_in`](Self::forward_in), through the layers below `end` alone; the layer `end` itself stores its entries of the stream
+    /// and does nothing else.
+    ///
+    /// # Panics
+    /// When there is no such layer.
+    pub fn encode_in<M: Memory>(&self, end: usize, tokens: Tensor<2, Int>, cx: &Context, memory: &mut M) {
+        let stream = self.forward_below(end, tokens, cx, memory, |_, _| {});
+        self.layers[end].store_in(&stream, cx, memory);
+    }
+
+    fn forward_below<M: Memory>(
+        &self,
+        end: usize,
+        tokens: Tensor<2, Int>,
+        cx: &Context,
+        memory: &mut M,
         mut watch: impl FnMut(usize, &Stream),
     ) -> Stream {
         let mut stream = Stream::start(self.embed.forward(tokens), self.residual);
         let mut shared = Shared::default();
-        for (number, block) in self.layers.iter().enumerate() {
+        for (number, block) in self.layers[..end].iter().enumerate() {
             stream = block.forward_in(stream, &mut shared, cx, memory).stream;
             watch(number, &stream);
         }

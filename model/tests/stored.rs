@@ -289,14 +289,17 @@ struct ReadoutCase {
     heads: usize,
     groups: usize,
     topk: usize,
+    /// Positions before the tokens at hand that are there at most.
+    since: usize,
 }
 
 fn readout_case() -> impl Strategy<Value = ReadoutCase> {
     let rows = prop::collection::vec((0..=40_usize, 1..=9_usize), 1..=3);
     let width = prop::option::weighted(0.8, 1..=17_usize);
     let sizes = (0..=60_usize, 1..=5_usize, 1..=3_usize, 1..=40_usize);
-    (any::<u64>(), [formats(), formats()], rows, width, sizes).prop_map(
-        |(seed, formats, rows, width, (entries, heads, groups, topk))| ReadoutCase {
+    let since = prop_oneof![Just(usize::MAX), 0..=20_usize];
+    (any::<u64>(), [formats(), formats()], rows, width, sizes, since).prop_map(
+        |(seed, formats, rows, width, (entries, heads, groups, topk), since)| ReadoutCase {
             seed,
             formats,
             rows,
@@ -305,6 +308,7 @@ fn readout_case() -> impl Strategy<Value = ReadoutCase> {
             heads,
             groups,
             topk,
+            since,
         },
     )
 }
@@ -317,7 +321,13 @@ fn check_readout(case: &ReadoutCase) {
         .map(|&(start, new)| window(&mut source, dim, case.formats[0], start, new, case.width))
         .collect();
     let windows: Vec<StoredWindow> = (stores.iter().zip(&case.rows))
-        .map(|([past, new], &(start, _))| StoredWindow { past, new, start, width: case.width })
+        .map(|([past, new], &(start, _))| StoredWindow {
+            past,
+            new,
+            start,
+            width: case.width,
+            since: start.saturating_sub(case.since),
+        })
         .collect();
     let main: Vec<Store> =
         case.rows.iter().map(|_| store(dim, case.formats[1], &source.normals(case.entries * dim))).collect();
@@ -361,6 +371,7 @@ fn long_readouts_are_those_of_the_definition() {
             heads: 3,
             groups: 1,
             topk: 200,
+            since: if number == 0 { 4096 + 3 } else { usize::MAX },
         });
     }
 }
@@ -380,7 +391,7 @@ fn readouts_are_those_of_training() {
             |store: &Store| Tensor::<3>::from_data(TensorData::new(store.unpack(), [1, store.len(), dim]), &device());
         let expected = ops::readout(q.clone(), tensor(&new), tensor(&main), sink.clone(), topk.clone(), width, 0.125);
         let places: Vec<Place> = (0..length).map(|position| Place { row: 0, position }).collect();
-        let windows = [StoredWindow { past: &past, new: &new, start: 0, width: Some(width) }];
+        let windows = [StoredWindow { past: &past, new: &new, start: 0, width: Some(width), since: 0 }];
         let found = stored_readout(q, sink, Some((topk, &[&main])), &windows, &places, 0.125);
         // One piece in both: the same sums in the same order, but for where the window ends and the entries begin.
         assert_close(&format!("{format:?}"), &numbers(found.0), &numbers(expected.0), 1e-6);
@@ -398,7 +409,7 @@ fn marked_rows_and_entries_that_are_not_there_are_not_numbers() {
     let topk = [0, NO_ENTRY, 1, NAN_ROW, 2, NO_ENTRY, NO_ENTRY, NO_ENTRY];
     let topk: Tensor<3, Int> = Tensor::from_data(TensorData::new(topk.to_vec(), [1, 4, 2]), &device());
     let places: Vec<Place> = (3..7).map(|position| Place { row: 0, position }).collect();
-    let windows = [StoredWindow { past: &past, new: &new, start: 3, width: Some(5) }];
+    let windows = [StoredWindow { past: &past, new: &new, start: 3, width: Some(5), since: 0 }];
     let main = [&main];
     let entries = || Some((topk.clone(), &main[..]));
     let found = stored_readout(q.clone(), sink.clone(), entries(), &windows, &places, 0.2);
@@ -421,7 +432,7 @@ fn results_do_not_depend_on_threads() {
     let [past, new] = window(&mut source, dim, Some(Format::Fp8E8m0), 20_000, 1, None);
     let q = source.normal([1, 1, 2, dim], &device(), DType::F32);
     let sink = source.normal([2], &device(), DType::F32);
-    let windows = [StoredWindow { past: &past, new: &new, start: 20_000, width: None }];
+    let windows = [StoredWindow { past: &past, new: &new, start: 20_000, width: None, since: 0 }];
     let places = [Place { row: 0, position: 20_000 }];
     let run = |threads: usize| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();

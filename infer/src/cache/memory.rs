@@ -5,7 +5,7 @@ use csa2_model::attention::{Ask, Content, IndexQuery, Memory};
 use csa2_model::ops::{self, Place, Selection, StoredSpec, StoredWindow};
 use csa2_model::store::Store;
 
-use super::{Caches, Piece};
+use super::{Caches, Piece, Replay};
 
 /// One pass over pieces of rows, which lie one behind the other in the pass's list of tokens. Vectors come unrounded and are
 /// rounded where they are stored.
@@ -14,6 +14,7 @@ pub(crate) struct InStores<'a> {
     pieces: &'a [Piece],
     /// Of every token.
     places: Vec<Place>,
+    replay: Option<&'a Replay>,
     layer: usize,
     /// Window latents of the tokens at hand in the layer at hand, as numbers and as they are stored, by row.
     latents: Vec<f32>,
@@ -30,8 +31,9 @@ fn floats(tensor: Tensor<3>) -> Vec<f32> {
 }
 
 impl<'a> InStores<'a> {
-    /// A pass over `pieces`, no two of the same row, each behind what its row has.
-    pub(crate) fn new(caches: &'a mut Caches, pieces: &'a [Piece]) -> Self {
+    /// A pass over `pieces`, no two of the same row, each behind what its row has; or, where a replay says so, over tokens that the row
+    /// has already.
+    pub(crate) fn new(caches: &'a mut Caches, pieces: &'a [Piece], replay: Option<&'a Replay>) -> Self {
         let place = |piece: &'a Piece| piece.positions.clone().map(|position| Place { row: piece.row, position });
         let places = pieces.iter().flat_map(place).collect();
         let layers = caches.layers.len();
@@ -40,6 +42,7 @@ impl<'a> InStores<'a> {
             caches,
             pieces,
             places,
+            replay,
             layer: 0,
             latents: Vec::new(),
             new: Vec::new(),
@@ -50,10 +53,20 @@ impl<'a> InStores<'a> {
 
     /// The tokens have gone through all layers.
     pub(crate) fn finish(self) -> (Vec<Option<Tensor<3, Int>>>, Vec<u64>) {
-        for piece in self.pieces {
-            self.caches.lengths[piece.row] = piece.positions.end;
+        if !self.keeps_entries() {
+            self.pieces.iter().for_each(|piece| self.caches.lengths[piece.row] = piece.positions.end);
         }
         (self.selections, self.scored)
+    }
+
+    /// Whether the tokens' entries are there already.
+    fn keeps_entries(&self) -> bool {
+        self.replay.is_some_and(|replay| replay.keeps_entries)
+    }
+
+    /// The first position that windows of the layer at hand hold.
+    fn since(&self) -> usize {
+        self.replay.filter(|replay| self.layer >= replay.first_layer).map_or(0, |replay| replay.since)
     }
 
     /// The pieces, and which of the list's tokens are theirs.
@@ -80,6 +93,9 @@ impl Memory for InStores<'_> {
     }
 
     fn groups(&mut self, x: Tensor<3>, ratio: usize) -> Option<Tensor<3>> {
+        if self.keeps_entries() {
+            return None;
+        }
         if ratio == 1 {
             return Some(x);
         }
@@ -161,8 +177,12 @@ impl Memory for InStores<'_> {
     ) -> (Tensor<4>, Tensor<3>) {
         let shape = self.caches.shapes[self.layer].clone();
         let rows = &self.caches.layers[self.layer];
+        let since = self.since();
         let mut windows: Vec<StoredWindow<'_>> = (rows.iter().zip(&self.new))
-            .map(|(row, new)| StoredWindow { past: &row.window, new, start: row.window.len(), width: shape.width })
+            .map(|(row, new)| {
+                let (past, start, width) = (&row.window, row.window.len(), shape.width);
+                StoredWindow { past, new, start, width, since }
+            })
             .collect();
         for piece in self.pieces.iter().filter(|_| shape.width.is_some()) {
             windows[piece.row].start = piece.positions.start;

@@ -78,10 +78,11 @@ impl Caches {
         Self { shapes, layers, lengths: lengths.to_vec() }
     }
 
-    /// Bytes of everything that rows of these lengths keep.
-    pub(crate) fn bytes_of(config: &ModelConfig, lengths: &[u64], quantize: bool) -> u128 {
+    /// Bytes of everything that rows of these lengths keep, with windows or without.
+    pub(crate) fn bytes_of(config: &ModelConfig, lengths: &[u64], quantize: bool, windows: bool) -> u128 {
         let shapes = LayerShape::all(config, quantize);
-        let row = |length: &u64| shapes.iter().map(|shape| shape.parts_bytes(*length)).fold(0, u128::saturating_add);
+        let parts = |shape: &LayerShape, length| shape.parts_bytes(length, windows);
+        let row = |length: &u64| shapes.iter().map(|shape| parts(shape, *length)).fold(0, u128::saturating_add);
         lengths.iter().map(row).fold(0, u128::saturating_add)
     }
 
@@ -129,6 +130,13 @@ impl Caches {
         Self { shapes: self.shapes.clone(), layers, lengths: rows.iter().map(|&row| self.lengths[row]).collect() }
     }
 
+    /// Empties the windows of a row.
+    pub(crate) fn clear_windows(&mut self, row: usize) {
+        for (shape, rows) in self.shapes.iter().zip(&mut self.layers) {
+            rows[row].window = shape.row(0).window;
+        }
+    }
+
     /// Appends `tokens` tokens to a row, their vectors made up of the numbers that `next` gives: for measurements of a context
     /// that no model has read.
     pub fn make_up(&mut self, row: usize, tokens: usize, mut next: impl FnMut() -> f32) {
@@ -150,18 +158,20 @@ impl Caches {
         }
     }
 
-    /// The memory in which everything lies, in a fixed order.
-    pub(crate) fn parts(&self) -> impl Iterator<Item = &[u8]> {
-        self.layers.iter().flatten().flat_map(|row| {
-            row.stores().flat_map(Store::parts).chain(std::iter::once(bytemuck::cast_slice(&row.waiting)))
+    /// The memory in which everything lies, in a fixed order, with windows or without.
+    pub(crate) fn parts(&self, windows: bool) -> impl Iterator<Item = &[u8]> {
+        self.layers.iter().flatten().flat_map(move |row| {
+            let RowCache { window, main, keys, waiting } = row;
+            let stores = windows.then_some(window).into_iter().chain(main).chain(keys);
+            stores.flat_map(Store::parts).chain(std::iter::once(bytemuck::cast_slice(waiting)))
         })
     }
 
     /// As [`parts`](Self::parts), to be overwritten.
-    pub(crate) fn parts_mut(&mut self) -> impl Iterator<Item = &mut [u8]> {
-        self.layers.iter_mut().flatten().flat_map(|row| {
+    pub(crate) fn parts_mut(&mut self, windows: bool) -> impl Iterator<Item = &mut [u8]> {
+        self.layers.iter_mut().flatten().flat_map(move |row| {
             let RowCache { window, main, keys, waiting } = row;
-            let stores = std::iter::once(window).chain(main).chain(keys);
+            let stores = windows.then_some(window).into_iter().chain(main).chain(keys);
             stores.flat_map(Store::parts_mut).chain(std::iter::once(bytemuck::cast_slice_mut(waiting)))
         })
     }
@@ -171,6 +181,17 @@ impl RowCache {
     fn stores(&self) -> impl Iterator<Item = &Store> {
         std::iter::once(&self.window).chain(&self.main).chain(&self.keys)
     }
+}
+
+/// A bounded replay: windows of some layers begin at a position, as if nothing was before it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Replay {
+    /// The layers from this one on.
+    pub(crate) first_layer: usize,
+    /// The position.
+    pub(crate) since: usize,
+    /// Whether the tokens have been read before: their entries are there, and nothing but windows is stored.
+    pub(crate) keeps_entries: bool,
 }
 
 /// Tokens of one row in a pass.
@@ -236,8 +257,8 @@ mod tests {
                 assert_eq!(u128::from(bytes.per_token()), expected, "{mix}, {quantization}");
                 assert_eq!(u128::from(bytes.windows), cost.window_bytes(), "{mix}, {quantization}");
                 assert!(caches.allocated() >= bytes.total());
-                let needed = Caches::bytes_of(&config, &[tokens as u64], true);
-                let parts: usize = caches.parts().map(<[u8]>::len).sum();
+                let needed = Caches::bytes_of(&config, &[tokens as u64], true, true);
+                let parts: usize = caches.parts(true).map(<[u8]>::len).sum();
                 assert_eq!(needed, parts as u128);
             }
         }

@@ -74,11 +74,11 @@ impl LayerShape {
         }
     }
 
-    /// Bytes of all parts of a row of `length` tokens.
-    pub(super) fn parts_bytes(&self, length: u64) -> u128 {
+    /// Bytes of all parts of a row of `length` tokens, its window among them or not.
+    pub(super) fn parts_bytes(&self, length: u64, with_window: bool) -> u128 {
         let (window, entries) = self.counts(length);
         let store = |(dim, format), count| Store::parts_bytes(dim, format, count).unwrap_or(u128::MAX);
-        let stores = [Some(store(self.window, window)), self.main.map(|main| store(main, entries))];
+        let stores = [with_window.then(|| store(self.window, window)), self.main.map(|main| store(main, entries))];
         let keys = self.keys.map(|keys| store(keys, entries));
         let waiting = 4 * u128::from(self.waiting(length));
         stores.into_iter().flatten().chain(keys).fold(waiting, u128::saturating_add)
@@ -89,6 +89,9 @@ impl LayerShape {
         let Some(width) = self.width else { return window.push(latents) };
         let dim = window.dim();
         let count = latents.len() / dim;
+        // Where a replay left positions out, what nobody reads stands for them.
+        let missing = start.min(width).saturating_sub(window.len());
+        window.push(&vec![0.0; missing * dim]);
         for (i, latent) in latents.chunks_exact(dim).enumerate() {
             let position = start + i;
             if position < width {

@@ -2,6 +2,7 @@
 
 mod decode;
 mod prefill;
+mod replay;
 
 use std::sync::{Arc, OnceLock};
 
@@ -10,6 +11,8 @@ use burn::tensor::{Device, Int, Tensor};
 use csa2_model::config::{ModelConfig, Values};
 use csa2_model::cost::Cost;
 use csa2_model::model::{Model, check};
+
+pub use replay::{Bounded, decoder, exact_replay};
 
 use crate::identity::{Identity, other_than_f32};
 use crate::{Bytes, Caches, Limit, SessionError};
@@ -70,6 +73,8 @@ pub struct Session {
     scored: Vec<u64>,
     selections: Vec<Option<Tensor<3, Int>>>,
     identity: Arc<OnceLock<Identity>>,
+    /// Rows whose windows have not been made yet.
+    pub(crate) without_windows: Vec<bool>,
 }
 
 impl Session {
@@ -106,6 +111,7 @@ impl Session {
             options,
             vocabulary,
             identity: Arc::default(),
+            without_windows: vec![false; rows],
         })
     }
 
@@ -174,16 +180,20 @@ impl Session {
             let tokens = self.options.max_tokens;
             return Err(SessionError::Memory { rows: rows.len(), tokens, needed, available });
         }
-        Ok(Self { caches: self.caches.rows(rows), ..self.clone() })
+        let without_windows = rows.iter().map(|&row| self.without_windows[row]).collect();
+        Ok(Self { caches: self.caches.rows(rows), without_windows, ..self.clone() })
     }
 
     /// Gives every row `tokens` further tokens whose vectors are made up of the numbers that `next` gives: for measurements at a
     /// length that no model has read.
     ///
     /// # Errors
-    /// When a row would be longer than it may be.
+    /// When a row would be longer than it may be, or has no windows yet.
     pub fn make_up(&mut self, tokens: usize, mut next: impl FnMut() -> f32) -> Result<(), SessionError> {
         for row in 0..self.lengths().len() {
+            if self.without_windows[row] {
+                return Err(SessionError::NoWindows { row });
+            }
             self.check_length(row, tokens)?;
         }
         for row in 0..self.lengths().len() {
@@ -205,7 +215,7 @@ impl Session {
 
 /// Bytes that full caches need.
 fn needed(config: &ModelConfig, rows: usize, options: Options) -> u128 {
-    Caches::bytes_of(config, &[options.max_tokens as u64], options.quantize).saturating_mul(rows as u128)
+    Caches::bytes_of(config, &[options.max_tokens as u64], options.quantize, true).saturating_mul(rows as u128)
 }
 
 /// Whether the model has the layers and as many weights as the configuration says.

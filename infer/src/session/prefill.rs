@@ -6,7 +6,7 @@ use csa2_model::block::Stream;
 
 use super::Session;
 use crate::SessionError;
-use crate::cache::{InStores, Piece};
+use crate::cache::{InStores, Piece, Replay};
 
 impl Session {
     /// Reads a list of tokens for every row, behind what the row has: prompts, or further parts of them. Gives the logits
@@ -63,6 +63,18 @@ impl Session {
 
     /// Everything that can be wrong with a request.
     pub(super) fn check(&self, given: &[(usize, &[i32])]) -> Result<(), SessionError> {
+        self.check_tokens(given)?;
+        for &(row, tokens) in given {
+            if self.without_windows[row] {
+                return Err(SessionError::NoWindows { row });
+            }
+            self.check_length(row, tokens.len())?;
+        }
+        Ok(())
+    }
+
+    /// Everything that can be wrong with rows and tokens, whatever is done with them.
+    pub(super) fn check_tokens(&self, given: &[(usize, &[i32])]) -> Result<(), SessionError> {
         let rows = self.lengths().len();
         if given.is_empty() {
             return Err(SessionError::Rows { given: 0, rows });
@@ -75,7 +87,6 @@ impl Session {
             if tokens.is_empty() {
                 return Err(SessionError::Empty { row });
             }
-            self.check_length(row, tokens.len())?;
             let vocabulary = self.vocabulary;
             let known = |token: i32| usize::try_from(token).is_ok_and(|token| token < vocabulary);
             if let Some(at) = tokens.iter().position(|&token| !known(token)) {
@@ -109,18 +120,48 @@ impl Session {
 
     /// One pass through the network: what its head would read `[1, T, d_model]`. `watch` is shown the stream after every layer.
     pub(super) fn pass(&mut self, pieces: &[Piece], tokens: Vec<i32>, watch: impl FnMut(usize, &Stream)) -> Tensor<3> {
+        self.pass_replayed(pieces, tokens, None, watch)
+    }
+
+    /// As [`pass`](Self::pass), some windows beginning where a replay does.
+    pub(super) fn pass_replayed(
+        &mut self,
+        pieces: &[Piece],
+        tokens: Vec<i32>,
+        replay: Option<&Replay>,
+        watch: impl FnMut(usize, &Stream),
+    ) -> Tensor<3> {
+        let (tokens, cx) = self.inputs(pieces, tokens);
+        let mut memory = InStores::new(&mut self.caches, pieces, replay);
+        let x = self.model.forward_in(tokens, &cx, &mut memory, watch).read();
+        let (selections, scored) = memory.finish();
+        self.selections = selections;
+        self.count(&scored);
+        x
+    }
+
+    /// One pass through the layers below `end`, which itself stores its entries alone.
+    pub(super) fn encode(&mut self, end: usize, piece: &Piece, tokens: Vec<i32>) {
+        let pieces = std::slice::from_ref(piece);
+        let (tokens, cx) = self.inputs(pieces, tokens);
+        let mut memory = InStores::new(&mut self.caches, pieces, None);
+        self.model.encode_in(end, tokens, &cx, &mut memory);
+        let (_, scored) = memory.finish();
+        self.count(&scored);
+    }
+
+    /// The tokens `[1, T]`, and the context of their pieces.
+    fn inputs(&self, pieces: &[Piece], tokens: Vec<i32>) -> (Tensor<2, Int>, Context) {
         let positions: Vec<_> = pieces.iter().map(|piece| piece.positions.clone()).collect();
         // Vectors are rounded where they are stored.
         let cx = Context::scattered(&self.config, &positions, DType::F32, &self.device).with_quantization(false);
         let count = tokens.len();
-        let tokens: Tensor<2, Int> = Tensor::from_data(TensorData::new(tokens, [1, count]), &self.device);
-        let mut memory = InStores::new(&mut self.caches, pieces);
-        let x = self.model.forward_in(tokens, &cx, &mut memory, watch).read();
-        let (selections, scored) = memory.finish();
-        self.selections = selections;
+        (Tensor::from_data(TensorData::new(tokens, [1, count]), &self.device), cx)
+    }
+
+    fn count(&mut self, scored: &[u64]) {
         for (total, new) in self.scored.iter_mut().zip(scored) {
             *total += new;
         }
-        x
     }
 }

@@ -38,6 +38,12 @@ impl Cache {
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
+
+    /// Forgets the windows of the layers from `first` on: tokens that follow see one another, and entries, but nothing of what was
+    /// in these windows. That is how a bounded replay begins.
+    pub fn forget_windows(&mut self, first: usize) {
+        self.layers.iter_mut().skip(first).for_each(|layer| layer.window = None);
+    }
 }
 
 /// One after the other along the sequence.

@@ -221,6 +221,18 @@ impl Attention {
         AttentionOutput { output, index_loss, trace }
     }
 
+    /// Stores the layer's entries of `x` `[B, S, d_model]` in `memory` and does nothing else: what a bounded replay needs of the tokens
+    /// that it leaves out. A layer that makes no entries stores none.
+    ///
+    /// # Panics
+    /// As [`forward`](Self::forward).
+    pub fn store_in<M: Memory>(&self, x: Tensor<3>, cx: &Context, memory: &mut M) {
+        memory.enter(self.plan.index);
+        let latent = (self.compressor.as_ref())
+            .and_then(|compressor| Some(compressor.forward(memory.groups(x, self.plan.ratio)?)));
+        let _content = self.content(latent, &mut Shared::default(), cx, memory);
+    }
+
     /// What is asked of a pass in tensors besides its output.
     pub(super) fn observe(
         &self,

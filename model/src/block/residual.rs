@@ -102,6 +102,11 @@ impl Block {
         self.forward_in(stream, shared, cx, &mut InTensors::new(None, 0, cx))
     }
 
+    /// Stores the entries that attention makes of the stream, and nothing else (see [`Attention::store_in`]).
+    pub fn store_in<M: Memory>(&self, stream: &Stream, cx: &Context, memory: &mut M) {
+        self.attn.store_in(self.attn_norm.forward(stream.read()), cx, memory);
+    }
+
     /// As [`forward`](Self::forward), where entries lie in `memory` (see [`Attention::forward_in`]).
     pub fn forward_in<M: Memory>(
         &self,

@@ -51,12 +51,14 @@ pub struct StoredWindow<'a> {
     pub start: usize,
     /// Tokens that a query reads, itself included; none: all of them.
     pub width: Option<usize>,
+    /// The first position whose latent is there: that at which a bounded replay began, or 0. Nothing before it is read.
+    pub since: usize,
 }
 
 impl StoredWindow<'_> {
     /// The first position that the query at `position` reads.
     pub(crate) fn first(&self, position: usize) -> usize {
-        self.width.map_or(0, |width| (position + 1).saturating_sub(width))
+        self.width.map_or(0, |width| (position + 1).saturating_sub(width)).max(self.since)
     }
 
     /// Where the latent of a position lies: in [`past`](Self::past) or else in [`new`](Self::new), and at which place.
