@@ -19,7 +19,7 @@ INDEX = ["batch", "seq", "index_heads", "index_dim", "entries", "topk", "ratio",
 DECODE = ["batch", "heads", "dim", "index_heads", "index_dim", "entries", "topk", "window", "pool_blocks", "pool_size"]
 
 
-def decode(entries, pool=None):
+def query(entries, pool=None):
     return dict(zip(DECODE, [1, 8, 128, 8, 64, entries, 512, 128, *(pool or [None, None])]))
 
 
@@ -39,15 +39,15 @@ CASES = {
         "small": dict(zip(INDEX, [1, 1024, 8, 64, 1024, 64, 1])),
         "long": dict(zip(INDEX, [1, 4096, 8, 64, 4096, 256, 1])),
     },
-    "decode": {
-        "4k": decode(4 << 10),
-        "16k": decode(16 << 10),
-        "64k": decode(64 << 10),
-        "256k": decode(256 << 10),
-        "4k-pool": decode(4 << 10, [2048, 8]),
-        "16k-pool": decode(16 << 10, [2048, 8]),
-        "64k-pool": decode(64 << 10, [2048, 8]),
-        "256k-pool": decode(256 << 10, [2048, 8]),
+    "query": {
+        "4k": query(4 << 10),
+        "16k": query(16 << 10),
+        "64k": query(64 << 10),
+        "256k": query(256 << 10),
+        "4k-pool": query(4 << 10, [2048, 8]),
+        "16k-pool": query(16 << 10, [2048, 8]),
+        "64k-pool": query(64 << 10, [2048, 8]),
+        "256k-pool": query(256 << 10, [2048, 8]),
     },
 }
 
@@ -273,7 +273,7 @@ def time_kl(bench, case, s, forms):
         bench.time("kl", case, form, "forward+backward", s, step, *backward)
 
 
-def time_decode(bench, case, s, forms):
+def time_query(bench, case, s, forms):
     if "gather" not in forms:
         return
     whole = dict(s, seq=1, ratio=1)
@@ -290,7 +290,7 @@ def time_decode(bench, case, s, forms):
             topk = select(*asked, pooled, hidden, s["topk"])
             readout_gather(q, window, main, sink, topk, w)
 
-        bench.time("decode", case, "gather", "token", s, token, flops, bytes, b)
+        bench.time("query", case, "gather", "token", s, token, flops, bytes, b)
 
 
 def peak(bench, case, s):
@@ -344,7 +344,7 @@ def main():
     check()
     bench = Bench(args)
     forms = args.form or ["gather", "masked"]
-    run = {"readout": time_readout, "select": time_select, "kl": time_kl, "decode": time_decode}
+    run = {"readout": time_readout, "select": time_select, "kl": time_kl, "query": time_query}
     for operator in [args.operator] if args.operator else CASES:
         for name, shape in CASES[operator].items():
             memory = operator == "readout" and name == "long"

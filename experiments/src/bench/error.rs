@@ -2,6 +2,7 @@
 
 use burn::backend::ExecutionError;
 use burn::tensor::TensorReadError;
+use csa2_infer::SessionError;
 use thiserror::Error;
 
 use crate::ablation::AblationError;
@@ -58,6 +59,18 @@ pub enum BenchError {
     /// An answer of geometry that is not what it must be.
     #[error("geometry: {0}")]
     Answer(String),
+    /// Decoding cannot be measured.
+    #[error("{0}")]
+    Decode(String),
+    /// A session refused.
+    #[error(transparent)]
+    Session(#[from] SessionError),
+    /// Caches cannot be saved or loaded.
+    #[error(transparent)]
+    Caches(#[from] csa2_infer::FileError),
+    /// It was time to stop.
+    #[error("interrupted")]
+    Interrupted,
     /// The process that measures memory failed.
     #[error("the process that measures memory: {0}")]
     Peak(String),

@@ -12,6 +12,7 @@ mod inputs;
 mod json;
 pub mod kl;
 pub mod peak;
+pub mod query;
 pub mod readout;
 pub mod select;
 mod shape;
@@ -20,6 +21,7 @@ mod table;
 mod timing;
 
 use burn::tensor::{Device, Distribution, Tensor};
+use serde::Serialize;
 
 pub use error::BenchError;
 pub use json::render as render_json;
@@ -105,11 +107,11 @@ impl Row {
 }
 
 /// One measurement over another, of one run.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Ratio {
     /// What is compared, as a sentence without its number.
     pub what: String,
-    /// The larger case's median time over the smaller one's.
+    /// The one over the other; of times, the larger case's over the smaller one's.
     pub value: f64,
 }
 

@@ -90,7 +90,7 @@ pub(super) fn median(values: &[f64]) -> f64 {
 }
 
 /// The value below which a `share` of the sorted values lies, between neighbours in proportion.
-fn quantile(values: &[f64], share: f64) -> f64 {
+pub(super) fn quantile(values: &[f64], share: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let place = share * (sorted.len() - 1) as f64;

@@ -1,17 +1,20 @@
 //! `csa2 bench`.
 
+mod decode;
 mod flags;
 
 use std::process::ExitCode;
 
 use serde_json::json;
 
-use self::flags::{DecodeFlags, GeometryFlags, KlFlags, ReadoutFlags, SelectFlags, StepFlags};
+use self::decode::{DecodeFlags, MemoryFlags};
+use self::flags::{GeometryFlags, KlFlags, QueryFlags, ReadoutFlags, SelectFlags, StepFlags};
 use super::Failure;
 use crate::backend::Backend;
 use crate::bench::readout::Measured;
 use crate::bench::{
-    Bench, Effort, Results, Shape, chosen, decode, geometry, kl, peak, readout, render_json, render_text, select, step,
+    Bench, Effort, Results, Shape, chosen, decode::memory, geometry, kl, peak, query, readout, render_json,
+    render_text, select, step,
 };
 use crate::say::say;
 
@@ -19,7 +22,7 @@ use crate::say::say;
 #[derive(Debug, clap::Args)]
 #[command(
     disable_help_subcommand = true,
-    after_help = "Examples:\n  csa2 bench\n  csa2 bench readout --case small --threads 1\n  csa2 bench select --seq 1 --entries 65536 --json\n  csa2 bench step --config configs/quickstart.toml --variant \"full + reuse\"\n\nEvery rate stands beside that of the backend's own f32 matrix product in the same run. Figures to keep need a release\nbuild and a machine that does nothing else."
+    after_help = "Examples:\n  csa2 bench\n  csa2 bench readout --case small --threads 1\n  csa2 bench select --seq 1 --entries 65536 --json\n  csa2 bench step --config configs/quickstart.toml --variant \"full + reuse\"\n  csa2 bench decode --context 4K..512K --out decode-cost\n\nEvery rate of an operator or a step stands beside that of the backend's own f32 matrix product in the same run. Figures to keep need a release\nbuild and a machine that does nothing else."
 )]
 pub struct Args {
     #[command(flatten)]
@@ -44,7 +47,7 @@ struct Common {
     json: bool,
 }
 
-/// What is measured; everything where it is left out.
+/// What is measured; everything but `decode` where it is left out.
 #[derive(Debug, clap::Subcommand)]
 enum Operator {
     /// Attention over window and selected entries, forward and backward
@@ -64,7 +67,12 @@ enum Operator {
     Kl(KlFlags),
     /// One decoding query of one layer: select and read-out against N entries
     #[command(
-        after_help = "Cases: 4k, 16k, 64k, 256k (all entries searched), 4k-pool to 256k-pool (a pool of 2048 blocks of 8).\nOne layer's two operators; its projections are left out, and there is no cached decoding of a whole model yet.\n\nExamples:\n  csa2 bench decode\n  csa2 bench decode --case 64k --case 64k-pool"
+        after_help = "Cases: 4k, 16k, 64k, 256k (all entries searched), 4k-pool to 256k-pool (a pool of 2048 blocks of 8).\nOne layer's two operators, its projections left out; `csa2 bench decode` has whole models.\n\nExamples:\n  csa2 bench query\n  csa2 bench query --case 64k --case 64k-pool"
+    )]
+    Query(QueryFlags),
+    /// Decoding with a whole model: time, bytes and scored entries of a token at growing context
+    #[command(
+        after_help = "Ten layers of the released pattern with random weights and packed caches that are filled with made-up vectors, the same with every\nlayer full, and windows without a limit (dense). Beside them: scoring and copying bandwidth, prompts, memory of a process of its\nown, and caches on disk. 4K..512K takes some minutes and 1 GiB.\n\nExamples:\n  csa2 bench decode\n  csa2 bench decode --context 16K,512K --tokens 200\n  csa2 bench decode --context 4K..512K --out decode-cost"
     )]
     Decode(DecodeFlags),
     /// A whole training step
@@ -80,6 +88,9 @@ enum Operator {
     /// The process that measures memory
     #[command(name = peak::COMMAND, hide = true)]
     Peak(ReadoutFlags),
+    /// The process that measures the memory of decoding
+    #[command(name = memory::COMMAND, hide = true)]
+    DecodeMemory(MemoryFlags),
 }
 
 /// Measures and prints.
@@ -96,26 +107,34 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         .map_err(|error| format!("cannot start {threads} threads: {error}; lower --threads"))?;
     // A failure is told as text: what it is made of need not be able to leave the thread.
     let text = pool.install(|| text(args, threads).map_err(|error| error.to_string()))?;
+    let Some(text) = text else { return Ok(ExitCode::from(super::INTERRUPTED)) };
     super::print(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn text(args: &Args, threads: usize) -> Result<String, Failure> {
+/// What is printed; none where it was interrupted.
+fn text(args: &Args, threads: usize) -> Result<Option<String>, Failure> {
     let common = &args.common;
     let device = common.backend.device()?;
     if let Some(Operator::Peak(flags)) = &args.operator {
         let [(_, shape)] = &chosen(&flags.cases, |shape| flags.change(shape))?[..] else {
             return Err("the process that measures memory takes one shape".into());
         };
-        return Ok(peak::document(shape, &device, common.backend == Backend::Flex)?.to_string());
+        return Ok(Some(peak::document(shape, &device, common.backend == Backend::Flex)?.to_string()));
+    }
+    if let Some(Operator::DecodeMemory(flags)) = &args.operator {
+        return decode::memory(flags, common).map(Some);
     }
     if cfg!(debug_assertions) {
         say("not a release build: these figures say nothing about speed");
     }
+    if let Some(Operator::Decode(flags)) = &args.operator {
+        return decode::text(flags, common, threads);
+    }
     let bench = Bench::new(device, if common.quick { Effort::QUICK } else { Effort::FULL });
     let results = measure(args, &bench, threads)?;
     if !common.json {
-        return Ok(render_text(&results, super::terminal_width()));
+        return Ok(Some(render_text(&results, super::terminal_width())));
     }
     let run = json!({
         "program": concat!("csa2 ", env!("CARGO_PKG_VERSION")),
@@ -125,7 +144,7 @@ fn text(args: &Args, threads: usize) -> Result<String, Failure> {
         "quick": common.quick,
         "release": !cfg!(debug_assertions),
     });
-    Ok(format!("{}\n", serde_json::to_string_pretty(&render_json(&run, &results))?))
+    Ok(Some(format!("{}\n", serde_json::to_string_pretty(&render_json(&run, &results))?)))
 }
 
 /// Everything, or the operator asked for.
@@ -134,7 +153,7 @@ fn measure(args: &Args, bench: &Bench, threads: usize) -> Result<Results, Failur
         Operator::Readout(ReadoutFlags::default()),
         Operator::Select(SelectFlags::default()),
         Operator::Kl(KlFlags::default()),
-        Operator::Decode(DecodeFlags::default()),
+        Operator::Query(QueryFlags::default()),
         Operator::Step(StepFlags::default()),
         Operator::Geometry(GeometryFlags::default()),
     ];
@@ -163,11 +182,13 @@ fn measure(args: &Args, bench: &Bench, threads: usize) -> Result<Results, Failur
                     results.rows.extend(kl::run(bench, &case, &shape)?);
                 }
             }
-            Operator::Decode(flags) => {
+            Operator::Query(flags) => {
                 for (case, shape) in held(backend, &flags.cases, |shape| flags.change(shape))? {
-                    results.rows.push(decode::run(bench, &case, &shape)?);
+                    results.rows.push(query::run(bench, &case, &shape)?);
                 }
             }
+            // Measured otherwise, before it comes to this.
+            Operator::Decode(_) | Operator::DecodeMemory(_) => {}
             Operator::Geometry(flags) => {
                 for (case, shape) in chosen(&flags.cases, |shape| flags.change(shape))? {
                     results.rows.push(geometry::run(bench, &case, &shape)?);

@@ -11,6 +11,7 @@
 mod analysis;
 mod blocks;
 mod charts;
+mod decode;
 mod format;
 mod html;
 mod joint;
@@ -40,7 +41,8 @@ use crate::results::{
     read_ablation, read_metrics, read_summary, run_dir, summary_path, write_atomic,
 };
 
-pub use format::csv as csv_field;
+pub use decode::{table as decode_table, write as write_decode};
+pub use format::{context as context_label, csv as csv_field};
 pub use json::render as render_json;
 pub use overlap::{table as overlap_table, write as write_overlap};
 pub use probe::{table as probe_table, write as write_probe};

@@ -74,8 +74,8 @@ fn every_operator_is_measured() {
     let kl = bench(&["kl", "--seq=5", "--entries=5", "--topk=3", "--index-dim=7"]);
     let passes: Vec<&Value> = kl["results"].as_array().unwrap().iter().map(|result| &result["pass"]).collect();
     assert_eq!(passes, ["forward", "forward+backward"]);
-    let decode = bench(&["decode", "--entries=9", "--topk=20", "--window=0", "--batch=2"]);
-    assert!(decode["results"][0]["tokens_per_second"].as_f64().is_some_and(|rate| rate > 0.0), "{decode}");
+    let query = bench(&["query", "--entries=9", "--topk=20", "--window=0", "--batch=2"]);
+    assert!(query["results"][0]["tokens_per_second"].as_f64().is_some_and(|rate| rate > 0.0), "{query}");
 
     let geometry = bench(&["geometry", "--case=reach", "--case=membership", "--dim=4", "--entries=9", "--points=6"]);
     assert_eq!(geometry["results"].as_array().map(Vec::len), Some(2));
@@ -128,7 +128,7 @@ fn shapes_that_cannot_be_are_refused() {
         (&["select", "--pool-blocks=0", "--pool-size=8"], "error: --pool-blocks 0: a pool of nothing"),
         (&["select", "--pool-blocks=8", "--pool-size=0"], "error: --pool-size 0: a pool of nothing"),
         (&["kl", "--index-heads=0"], "error: --index-heads 0: "),
-        (&["decode", "--entries=0"], "error: --entries 0: "),
+        (&["query", "--entries=0"], "error: --entries 0: "),
         (&["geometry", "--points=0"], "error: --points 0: it must be 1 or more\n"),
         (&["geometry", "--case=x"], "error: geometry has no case \"x\"; there are: reach, membership\n"),
         (&["step", "--config=none.toml"], "none.toml: cannot be read"),

@@ -5,6 +5,7 @@ mod bench;
 mod common;
 mod configurations;
 mod conform;
+mod decode;
 mod eval;
 mod folders;
 mod generate;

@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use crate::bench::decode::Decode;
 use crate::bench::geometry::Geometry;
 use crate::bench::kl::Kl;
+use crate::bench::query::Query;
 use crate::bench::readout::Readout;
 use crate::bench::select::{Pool, Select};
 
@@ -152,9 +152,9 @@ impl KlFlags {
     }
 }
 
-/// Cases and sizes of a decoding step.
+/// Cases and sizes of a decoding query.
 #[derive(Debug, Default, clap::Args)]
-pub(super) struct DecodeFlags {
+pub(super) struct QueryFlags {
     /// A case of the table; may be given several times (default: all, or the first where a size is given)
     #[arg(long = "case", value_name = "NAME")]
     pub(super) cases: Vec<String>,
@@ -190,10 +190,10 @@ pub(super) struct DecodeFlags {
     pool_size: Option<usize>,
 }
 
-impl DecodeFlags {
+impl QueryFlags {
     /// The case with the sizes given.
-    pub(super) fn change(&self, case: Decode) -> Decode {
-        Decode {
+    pub(super) fn change(&self, case: Query) -> Query {
+        Query {
             batch: self.batch.unwrap_or(case.batch),
             heads: self.heads.unwrap_or(case.heads),
             dim: self.dim.unwrap_or(case.dim),

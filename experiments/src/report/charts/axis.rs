@@ -12,6 +12,9 @@ const TICKS: f64 = 5.0;
 /// A range of costs wider than this factor is drawn on a logarithmic axis.
 const LOG_FACTOR: f64 = 20.0;
 
+/// Factor that an axis of [`Axis::powers`] holds at least.
+const LEAST_FACTOR: f64 = 4.0;
+
 /// One axis. Positions are values themselves on a linear axis and their decimal logarithms on a logarithmic one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Axis {
@@ -63,6 +66,24 @@ impl Axis {
         }
     }
 
+    /// A logarithmic axis for positive values.
+    pub fn powers(values: &[f64]) -> Self {
+        let (least, most) = extent(values.iter().copied().filter(|value| *value > 0.0)).unwrap_or((1.0, 1.0));
+        // Wide enough to hold a tick or two.
+        let wider = (LEAST_FACTOR / (most / least)).max(1.0).sqrt();
+        Self::logarithmic(least / wider, most * wider, false)
+    }
+
+    /// A logarithmic axis for lengths of context, each of which has a label; where there are many, some labels are left out.
+    pub fn contexts(lengths: &[u64]) -> Self {
+        let values: Vec<f64> = lengths.iter().map(|&length| length as f64).collect();
+        let every = lengths.len().div_ceil(10).max(1);
+        // The longest always has its label.
+        let labelled = lengths.iter().rev().step_by(every);
+        let ticks = labelled.map(|&length| ((length as f64).log10(), format::context(length))).collect();
+        Self { ticks, ..Self::powers(&values) }
+    }
+
     /// An axis with a place for each of `labels`: 0, 1, 2, …; where there are many, some labels are left out.
     pub fn categories(labels: &[String]) -> Self {
         let every = labels.len().div_ceil(10).max(1);
@@ -86,7 +107,11 @@ impl Axis {
         let (low, high) = (least.log10(), most.log10());
         let pad = 0.06 * (high - low);
         let zero = with_zero.then_some(low - 0.2 * (high - low));
-        let factors: &[f64] = if high - low > 2.5 { &[1.0] } else { &[1.0, 3.0] };
+        let factors: &[f64] = match high - low {
+            2.5.. => &[1.0],
+            1.0.. => &[1.0, 3.0],
+            _ => &[1.0, 2.0, 5.0],
+        };
         let mut ticks: Vec<(f64, String)> = zero.iter().map(|zero| (*zero, "0".to_owned())).collect();
         for decade in low.floor() as i32..=high.ceil() as i32 {
             for factor in factors {
@@ -232,6 +257,18 @@ mod tests {
         assert_eq!(labels(&log), ["0", "10", "30", "100", "300", "1000"]);
         assert!(log.at(0.0) < log.break_at().unwrap() && log.break_at().unwrap() < log.at(10.0));
         assert!(log.at(10.0) < log.at(1000.0));
+    }
+
+    #[test]
+    fn powers_have_ticks_however_near_values_are() {
+        assert_eq!(labels(&Axis::powers(&[0.5, 213.0])), ["1", "10", "100"]);
+        assert_eq!(labels(&Axis::powers(&[120.0, 130.0])), ["100", "200"]);
+        assert!(Axis::powers(&[]).high > Axis::powers(&[]).low);
+        let axis = Axis::contexts(&[4096, 16384, 524_288]);
+        assert_eq!(labels(&axis), ["512K", "16K", "4K"]);
+        assert!(axis.low < axis.at(4096.0) && axis.at(16384.0) < axis.at(524_288.0));
+        let many: Vec<u64> = (0..20).map(|power| 1 << power).collect();
+        assert_eq!(labels(&Axis::contexts(&many)).len(), 10);
     }
 
     #[test]

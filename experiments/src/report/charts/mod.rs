@@ -6,6 +6,7 @@
 pub mod axis;
 mod cost;
 mod curves;
+mod decode;
 mod heat;
 mod labels;
 mod layers;
@@ -21,6 +22,7 @@ use super::analysis::Analysis;
 use super::{ReportError, Variant};
 
 pub use curves::dense_tokens;
+pub use decode::{decode, decode_styles};
 pub use heat::{HeatCell, HeatMap, heat_map};
 pub use plot::{Style, Styles};
 pub use probe::{probe, probe_styles};

@@ -1,6 +1,6 @@
 //! One decoding query of one layer: selection over N entries, then the read-out.
 //!
-//! The layer's projections and the model around it are not part of it: there is no cached decoding of a whole model yet.
+//! The layer's projections and the model around it are not part of it; see [`decode`](super::decode) for those.
 
 use burn::tensor::{Device, Tensor};
 use csa2_model::ops;
@@ -8,9 +8,9 @@ use csa2_model::ops;
 use super::select::{Pool, RELEASED_POOL, Select};
 use super::{Bench, BenchError, Row, Shape, Sizes, Subject, Work, inputs, select};
 
-/// Sizes of one decoding step.
+/// Sizes of one query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Decode {
+pub struct Query {
     /// Sequences B, one query each.
     pub batch: usize,
     /// Heads H.
@@ -31,8 +31,8 @@ pub struct Decode {
     pub pool: Option<Pool>,
 }
 
-impl Shape for Decode {
-    const OPERATOR: &'static str = "decode";
+impl Shape for Query {
+    const OPERATOR: &'static str = "query";
 
     fn cases() -> Vec<(&'static str, Self)> {
         let base = Self {
@@ -83,7 +83,7 @@ impl Shape for Decode {
     }
 }
 
-impl Decode {
+impl Query {
     fn selection(&self) -> Select {
         let &Self { batch, index_heads, index_dim, entries, topk, pool, .. } = self;
         Select { batch, seq: 1, index_heads, index_dim, entries, topk, ratio: 1, pool }
@@ -101,7 +101,7 @@ impl Decode {
     }
 }
 
-/// The tensors of one step.
+/// The tensors of one query.
 struct Inputs {
     select: select::Inputs,
     q: Tensor<4>,
@@ -112,8 +112,8 @@ struct Inputs {
 }
 
 impl Inputs {
-    fn new(shape: &Decode, device: &Device) -> Self {
-        let &Decode { batch, heads, dim, entries, window, .. } = shape;
+    fn new(shape: &Query, device: &Device) -> Self {
+        let &Query { batch, heads, dim, entries, window, .. } = shape;
         Self {
             select: select::Inputs::new(&shape.selection(), device),
             q: inputs::normal([batch, 1, heads, dim], device),
@@ -137,10 +137,10 @@ impl Inputs {
 ///
 /// # Errors
 /// When the device fails.
-pub fn run(bench: &Bench, case: &str, shape: &Decode) -> Result<Row, BenchError> {
+pub fn run(bench: &Bench, case: &str, shape: &Query) -> Result<Row, BenchError> {
     let inputs = Inputs::new(shape, &bench.device);
     let subject = Subject {
-        operator: Decode::OPERATOR,
+        operator: Query::OPERATOR,
         case: case.into(),
         pass: "token",
         sizes: shape.sizes(),
@@ -159,8 +159,8 @@ mod tests {
     use crate::bench::Effort;
 
     #[test]
-    fn a_step_reads_window_and_selected_entries() {
-        let shape = Decode {
+    fn a_query_reads_window_and_selected_entries() {
+        let shape = Query {
             heads: 2,
             dim: 3,
             index_heads: 1,
@@ -168,13 +168,13 @@ mod tests {
             entries: 20,
             topk: 6,
             window: 5,
-            ..Decode::cases()[0].1
+            ..Query::cases()[0].1
         };
         assert_eq!(shape.work().flops, 2 * 4 * 20 + 4 * 6 * 11);
-        let pooled = Decode { pool: Some(Pool { blocks: 1, size: 4 }), ..shape };
+        let pooled = Query { pool: Some(Pool { blocks: 1, size: 4 }), ..shape };
         assert_eq!(pooled.work().flops, 2 * 4 * 4 + 4 * 6 * 9);
         let bench = Bench::new(Device::flex(), Effort { repetitions: 1, seconds: 0.0 });
-        for shape in [shape, pooled, Decode { window: 0, ..shape }] {
+        for shape in [shape, pooled, Query { window: 0, ..shape }] {
             assert!(run(&bench, "tiny", &shape).unwrap().tokens().unwrap() > 0.0);
             let output: Vec<f32> = Inputs::new(&shape, &bench.device).run().into_data().try_to_vec().unwrap();
             assert!(output.iter().all(|value| value.is_finite()));
