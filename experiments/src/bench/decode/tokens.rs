@@ -142,7 +142,9 @@ impl Timed {
             for (layer, time) in mix.config.layers.layers().iter().zip(layers) {
                 *sums.entry(layer.mode.name()).or_default() += time.as_secs_f64();
             }
-            sums.into_iter().for_each(|(mode, sum)| self.modes.entry(mode).or_default().push(sum));
+            for (mode, sum) in sums {
+                self.modes.entry(mode).or_default().push(sum);
+            }
         }
         Ok(())
     }

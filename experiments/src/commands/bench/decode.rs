@@ -40,11 +40,8 @@ pub(super) struct MemoryFlags {
 }
 
 fn command(flags: &DecodeFlags, tokens: usize, threads: usize) -> String {
-    let mut words = format!("csa2 bench decode --context {} --tokens {tokens} --threads {threads}", flags.context);
-    if let Some(out) = &flags.out {
-        words += &format!(" --out {}", quoted(out));
-    }
-    words
+    let out = flags.out.as_deref().map_or(String::new(), |out| format!(" --out {}", quoted(out)));
+    format!("csa2 bench decode --context {} --tokens {tokens} --threads {threads}{out}", flags.context)
 }
 
 /// Only the processor has done what a layer was asked for when it returns.
