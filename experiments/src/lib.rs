@@ -6,6 +6,7 @@ pub mod bench;
 pub mod chapter;
 pub mod commands;
 pub mod conform;
+pub mod evaluation;
 pub mod figure;
 pub mod folders;
 pub mod geometry;

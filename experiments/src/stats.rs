@@ -119,6 +119,34 @@ pub fn paired_difference(
     })
 }
 
+/// The mean of values that come in groups, each given as the sum of its values and their number, and its interval where groups, not
+/// values, are independent: the mean is that of all values together, and its spread comes from how far the sum of each group is
+/// from what the mean would give it. Where all groups have as many values this is [`estimate`] of the groups' means. Groups
+/// without a value do not count.
+///
+/// # Errors
+/// As [`estimate`].
+pub fn pooled(groups: &[(f64, f64)]) -> Result<Estimate, StatsError> {
+    let groups: Vec<(f64, f64)> = groups.iter().copied().filter(|(_, count)| *count > 0.0).collect();
+    if let Some(index) = groups.iter().position(|(sum, _)| !sum.is_finite()) {
+        return Err(StatsError::NotFinite { position: index + 1, value: groups[index].0 });
+    }
+    if groups.is_empty() {
+        return Err(StatsError::Empty);
+    }
+    let n = groups.len();
+    let values: f64 = groups.iter().map(|(_, count)| count).sum();
+    let mean = groups.iter().map(|(sum, _)| sum).sum::<f64>() / values;
+    let scale = groups.iter().fold(0.0_f64, |scale, (sum, count)| scale.max((sum / count).abs()));
+    let sd = (n > 1).then(|| {
+        let squares: f64 = groups.iter().map(|(sum, count)| (sum - mean * count).powi(2)).sum();
+        let sd = (squares / (n - 1) as f64).sqrt() * n as f64 / values;
+        if sd <= 8.0 * f64::EPSILON * scale { 0.0 } else { sd }
+    });
+    let half_width = sd.map(|sd| t_quantile_975(n - 1) * sd / (n as f64).sqrt());
+    Ok(Estimate { n, mean, sd, half_width })
+}
+
 fn verdict(estimate: &Estimate) -> Verdict {
     match estimate.half_width {
         None => Verdict::OneSeed,
@@ -215,6 +243,28 @@ mod tests {
         assert!(estimate(&[f64::INFINITY]).is_err());
         let baseline = by_seed(&[(1, 1.0)]);
         assert!(paired_difference(&by_seed(&[(1, f64::NAN)]), &baseline).is_err());
+    }
+
+    #[test]
+    fn groups_of_one_size_are_as_their_means() {
+        let means = [0.25, 0.5, 0.75, 1.0];
+        let groups = means.map(|mean| (8.0 * mean, 8.0));
+        let (pooled, plain) = (pooled(&groups).unwrap(), estimate(&means).unwrap());
+        close(pooled.mean, plain.mean, 1e-12);
+        close(pooled.half_width.unwrap(), plain.half_width.unwrap(), 1e-12);
+    }
+
+    #[test]
+    fn groups_of_different_sizes_by_hand() {
+        // 1 of 1 right and 1 of 3, and a group without a value: 2 of 4; sums are 0.5 above and below what 0.5 gives them.
+        let found = pooled(&[(1.0, 1.0), (0.0, 0.0), (1.0, 3.0)]).unwrap();
+        assert_eq!(found.n, 2);
+        close(found.mean, 0.5, 1e-12);
+        close(found.half_width.unwrap(), 12.7062 * 0.25, 1e-4);
+        assert_eq!(pooled(&[(3.0, 3.0), (1.0, 1.0)]).unwrap().half_width, Some(0.0));
+        assert_eq!(pooled(&[(2.0, 3.0)]).unwrap().half_width, None);
+        assert_eq!(pooled(&[(0.0, 0.0)]), Err(StatsError::Empty));
+        assert!(pooled(&[(f64::NAN, 1.0)]).is_err());
     }
 
     #[test]

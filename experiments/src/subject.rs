@@ -75,11 +75,7 @@ impl Subject {
         let Some(task_config) = task.or(run.task()).cloned() else {
             return Err(SubjectError::NoTask { run: shown, right });
         };
-        let base = if base.as_os_str().is_empty() { Path::new(".") } else { base };
-        let task = task_config.build(base).map_err(|error| match error {
-            TaskError::Field { .. } => SubjectError::Task(error),
-            TaskError::Corpus(_) => SubjectError::Files { error, base: base.to_path_buf() },
-        })?;
+        let task = build_task(&task_config, base)?;
         let unfit = |message: String| SubjectError::Unfit { run: shown.clone(), message };
         let vocabulary = run.model_config().vocab_size.unwrap_or(0);
         if task.vocab_size() != vocabulary {
@@ -93,6 +89,18 @@ impl Subject {
         let weights = run.weights(device)?;
         Ok(Self { run, weights, task, task_config })
     }
+}
+
+/// Builds a task whose relative files lie in `base`.
+///
+/// # Errors
+/// When its configuration or its files cannot be used.
+pub fn build_task(config: &TaskConfig, base: &Path) -> Result<Box<dyn Task>, SubjectError> {
+    let base = if base.as_os_str().is_empty() { Path::new(".") } else { base };
+    config.build(base).map_err(|error| match error {
+        TaskError::Field { .. } | TaskError::Length { .. } => SubjectError::Task(error),
+        TaskError::Corpus(_) => SubjectError::Files { error, base: base.to_path_buf() },
+    })
 }
 
 #[cfg(test)]

@@ -20,6 +20,17 @@ pub fn measuring(config: &ModelConfig, seq: usize, kind: Option<IndexLoss>, devi
     Context::new(config, seq, DType::F32, device).with_lessons(kind).with_selections(measured)
 }
 
+/// What a model answered at one position with a target.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Outcome {
+    /// Place in the flattened batch: sequence times length plus position.
+    pub place: usize,
+    /// Cross-entropy in nats.
+    pub loss: f64,
+    /// Whether the target got the highest output.
+    pub correct: bool,
+}
+
 /// Sums over positions with a target, and what they come to.
 pub struct Tally<'a> {
     task: &'a dyn Task,
@@ -52,11 +63,11 @@ impl<'a> Tally<'a> {
         }
     }
 
-    /// Adds what a model answered to a batch.
+    /// Adds what a model answered to a batch, and says it of every position with a target, in their order.
     ///
     /// # Errors
     /// When the device cannot be read.
-    pub fn add(&mut self, batch: &Batch, output: &ModelOutput) -> Result<(), TensorReadError> {
+    pub fn add(&mut self, batch: &Batch, output: &ModelOutput) -> Result<Vec<Outcome>, TensorReadError> {
         self.batches += 1.0;
         for (layer, loss) in &output.index_losses {
             *self.index_kl.entry(*layer).or_default() += f64::from(loss.clone().try_into_scalar::<f32>()?);
@@ -67,22 +78,25 @@ impl<'a> Tally<'a> {
         }
         self.recall.add(&output.selections)?;
         let targets = Targets::new(&batch.targets);
-        let Some(logits) = targets.select(output.logits.clone().detach()) else { return Ok(()) };
+        let Some(logits) = targets.select(output.logits.clone().detach()) else { return Ok(Vec::new()) };
         let answers: Vec<i64> = logits.clone().argmax(1).try_into_data()?.convert::<i64>().iter().collect();
         let losses: Vec<f32> = targets.cross_entropy(logits).try_into_data()?.iter().collect();
+        let mut outcomes = Vec::with_capacity(targets.ids.len());
         for (((&place, &id), answer), loss) in targets.places.iter().zip(&targets.ids).zip(answers).zip(losses) {
-            let (correct, loss) = (f64::from(u8::from(answer == i64::from(id))), f64::from(loss));
+            let (place, loss, is_correct) = (place as usize, f64::from(loss), answer == i64::from(id));
+            outcomes.push(Outcome { place, loss, correct: is_correct });
+            let correct = f64::from(u8::from(is_correct));
             self.loss += loss;
             self.count += 1.0;
             self.correct += correct;
-            let tag = usize::try_from(batch.tags[place as usize]).ok().and_then(|tag| self.tags.get_mut(tag));
+            let tag = usize::try_from(batch.tags[place]).ok().and_then(|tag| self.tags.get_mut(tag));
             if let Some((count, right, sum)) = tag {
                 *count += 1.0;
                 *right += correct;
                 *sum += loss;
             }
         }
-        Ok(())
+        Ok(outcomes)
     }
 
     /// The values by name: `loss` (nats), the task's metric, both per tag, `index_kl` (mean) and per layer; of every layer with

@@ -145,7 +145,8 @@ mod tests {
             assert!(step != self.fails_at, "no data at {step}");
             self.made.fetch_add(1, Ordering::SeqCst);
             let numbers = vec![NONE; rows];
-            Batch { rows, len: 1, tokens: vec![0; rows], targets: numbers.clone(), hint_targets: None, tags: numbers }
+            let (targets, tags, distances) = (numbers.clone(), numbers.clone(), numbers);
+            Batch { rows, len: 1, tokens: vec![0; rows], targets, hint_targets: None, tags, distances }
         }
         fn eval_sequences(&self) -> usize {
             0

@@ -25,7 +25,7 @@ use serde::Serialize;
 
 pub use error::BenchError;
 pub use json::render as render_json;
-pub use shape::{Shape, Sizes, chosen};
+pub use shape::{Shape, Sizes, chosen, free_memory};
 pub use table::render as render_text;
 pub use timing::{Effort, Timing};
 

@@ -57,7 +57,7 @@ pub trait Shape: Copy + PartialEq + 'static {
 }
 
 /// Bytes that a new process could use, where the system tells.
-fn free_memory() -> Option<u128> {
+pub fn free_memory() -> Option<u128> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     Some(line.trim().strip_suffix("kB")?.trim().parse::<u128>().ok()? << 10)

@@ -3,25 +3,27 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use csa2_model::config::{ModelConfig, PoolConfig};
-use csa2_model::cost::Cost;
-use csa2_train::evaluate::{evaluate, measuring};
+use csa2_model::config::PoolConfig;
 use csa2_train::runs::Run;
 use csa2_train::tasks::TaskConfig;
-use serde_json::json;
-use toml::{Table, Value};
 
-use super::Failure;
 use super::transfer::lines;
-use crate::ablation::{changed_model, check_size};
+use super::{Failure, quoted};
 use crate::backend::Backend;
+use crate::evaluation::switch::{Switch, parse_pool, pool_words};
+use crate::evaluation::{self, Evaluation, EvaluationError, Options};
+use crate::report;
 use crate::say::say;
-use crate::subject::Subject;
+
+/// Sequences at a time where nothing else is said.
+const BATCH: u16 = 32;
 
 /// Arguments of `csa2 eval`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  csa2 eval runs/quickstart/all\\ full/seed-0\n  csa2 eval runs/hsi/base/seed-0 --layers \"swa full@2+pool reuse reindex\" --pool 4x2 --pool-override"
+    after_help = "Examples:\n  csa2 eval runs/quickstart/all\\ full/seed-0\n  csa2 eval runs/hsi/base/seed-0 --layers \"swa full@2+pool reuse reindex\" --pool 4x2 --pool-override\n  csa2 eval \"runs/quickstart/full + reindex + reuse/seed-0\" --context 104,208 --switch pool=2x4 --pool-override\n\n\
+Loss and accuracy in all, by position, by distance from the answer to the question and by the task's tags, as trained and with something\nswitched, \
+on sequences of the task's own length and of others."
 )]
 pub struct Args {
     /// Folder of the run: one seed of a variant, or an imported model
@@ -41,8 +43,21 @@ pub struct Args {
     /// Measure with another pool than the weights were trained with; every result says so
     #[arg(long)]
     pool_override: bool,
-    /// Sequences at a time
-    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..))]
+    /// Further lengths of sequences in tokens, such as 96,192, besides the task's own
+    #[arg(long, value_name = "TOKENS", value_delimiter = ',', value_parser = tokens)]
+    context: Vec<usize>,
+    /// Measure once more with something switched: quantization=off, =on or =fp4/fp4/fp8 (formats of main KV, index and window), pool=off or
+    /// =4x2. Each switch gives one further row beside the model as it was trained; may be given several times
+    #[arg(long, value_name = "WHAT=HOW")]
+    switch: Vec<Switch>,
+    /// Sequences of the evaluation set, always the same ones (default: all)
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    sequences: Option<u32>,
+    /// Folder for report.html, eval.csv and eval.json (default: RUN/eval)
+    #[arg(long)]
+    out: Option<PathBuf>,
+    /// Sequences of the task's own length at a time; of longer ones fewer
+    #[arg(long, default_value_t = BATCH, value_parser = clap::value_parser!(u16).range(1..))]
     batch: u16,
     /// Backend to compute on (see `csa2 backends`)
     #[arg(long, value_enum, default_value_t)]
@@ -52,121 +67,93 @@ pub struct Args {
     json: bool,
 }
 
-/// Measures a run on the evaluation set of a task.
+/// A length of sequences.
+fn tokens(text: &str) -> Result<usize, String> {
+    let plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let tokens = text.parse::<usize>().ok().filter(|tokens| plain && *tokens > 0);
+    tokens.ok_or_else(|| "a length is a number of tokens, at least 1".to_string())
+}
+
+/// The command as it was given, as far as it decides the numbers.
+fn command(args: &Args) -> String {
+    let mut parts = vec![format!("csa2 eval {}", quoted(&args.run))];
+    parts.extend(args.task.as_ref().map(|task| format!("--task {}", quoted(task))));
+    parts.extend(args.data.as_ref().map(|data| format!("--data {}", quoted(data))));
+    parts.extend(args.layers.as_ref().map(|layers| format!("--layers \"{layers}\"")));
+    parts.extend(args.pool.map(|pool| format!("--pool {}x{}", pool.blocks, pool.block_size)));
+    parts.extend(args.pool_override.then(|| "--pool-override".to_string()));
+    if !args.context.is_empty() {
+        let lengths: Vec<String> = args.context.iter().map(usize::to_string).collect();
+        parts.push(format!("--context {}", lengths.join(",")));
+    }
+    parts.extend(args.switch.iter().map(|switch| format!("--switch {switch}")));
+    parts.extend(args.sequences.map(|count| format!("--sequences {count}")));
+    parts.extend((args.batch != BATCH).then(|| format!("--batch {}", args.batch)));
+    parts.join(" ")
+}
+
+/// Measures a run on the evaluation set of a task and writes the report.
 ///
 /// # Errors
-/// When the run or the task cannot be read, they do not fit each other, the pool is another one without leave, or the device fails.
+/// When the run or the task cannot be read, they do not fit each other, the pool is another one without leave, or files or device fail.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let device = args.backend.device()?;
     let given = args.task.as_deref().map(super::task_file).transpose()?;
     let (task, beside) = given.map_or((None, PathBuf::new()), |(task, folder)| (Some(task), folder));
-    let base = args.data.clone().unwrap_or(beside);
-    let subject = Subject::open(&args.run, task.as_ref(), &base, "give one by --task", &device)?;
-    let Subject { run, weights, task, .. } = &subject;
-    if args.data.is_some() && !matches!(subject.task_config, TaskConfig::Text(_)) {
-        return Err(format!("--data: the task `{}` reads no files; leave it away", task.kind()).into());
+    let opened = Run::open(&args.run)?;
+    if let Some(kind) =
+        task.as_ref().or(opened.task()).filter(|task| !matches!(task, TaskConfig::Text(_))).map(TaskConfig::kind)
+        && args.data.is_some()
+    {
+        return Err(format!("--data: the task `{kind}` reads no files; leave it away").into());
     }
-    let config = model(args, run)?;
-    let trained = pool_of(run.model_config());
-    let here = pool_of(&config);
-    if trained != here && !args.pool_override {
-        return Err(format!(
-            "{}: its weights were trained with {trained}, and this would measure them with {here}; that is another model. Leave --layers \
-             and --pool away, train it with that pool (`csa2 posttrain`), or say --pool-override: every result then says so",
-            args.run.display()
-        )
-        .into());
-    }
-    if trained == here && args.pool_override {
-        return Err("--pool-override: the pool is the one that the weights were trained with; leave it away".into());
-    }
-    check_size(&config, &Cost::of(&config)?, task.seq_len())?;
-    super::holds(args.backend, &config)?;
-    let model = weights.model(&config, &device)?;
-    let context = measuring(&config, task.seq_len(), None, &device);
-    let values = evaluate(&model, &**task, &context, usize::from(args.batch), &device)?;
-    if let Some((name, value)) = values.iter().find(|(_, value)| !value.is_finite()) {
-        return Err(format!("{}: `{name}` comes out as {value}; its weights are damaged", args.run.display()).into());
-    }
-    let mismatch = (trained != here).then(|| format!("weights trained with {trained}, measured with {here}"));
-    if let Some(mismatch) = &mismatch {
-        say(&format!("note: {mismatch} (--pool-override)"));
+    super::holds(args.backend, opened.model_config())?;
+    let out = args.out.clone().unwrap_or_else(|| args.run.join("eval"));
+    let options = Options {
+        run: args.run.clone(),
+        task,
+        base: args.data.clone().unwrap_or(beside),
+        layers: args.layers.clone(),
+        pool: args.pool,
+        pool_override: args.pool_override,
+        switches: args.switch.clone(),
+        contexts: args.context.clone(),
+        sequences: args.sequences.map(|count| count as usize),
+        batch: usize::from(args.batch),
+        out: out.clone(),
+        backend: args.backend.name(),
+        device,
+        command: command(args),
+    };
+    let stop = super::stop_on_interrupt("stopping: nothing is written")?;
+    let evaluation = match evaluation::run(&options, &stop) {
+        Err(EvaluationError::Interrupted) => {
+            say("interrupted; nothing was written");
+            return Ok(ExitCode::from(super::INTERRUPTED));
+        }
+        ended => ended?,
+    };
+    report::write_evaluation(&out, &evaluation)?;
+    for (setting, mismatch) in evaluation.mismatches() {
+        say(&format!("note: {setting}: {mismatch}"));
     }
     if args.json {
-        let document = json!({
-            "run": args.run.display().to_string(),
-            "step": run.state().step,
-            "layers": config.layers.to_string(),
-            "pool": config.pool,
-            "pool_mismatch": mismatch,
-            "task": task.describe(),
-            "values": values,
-        });
-        super::print(&format!("{}\n", serde_json::to_string_pretty(&document)?))?;
-        return Ok(ExitCode::SUCCESS);
+        super::print(&format!("{}\n", serde_json::to_string_pretty(&evaluation)?))?;
+    } else {
+        super::print(&text(&evaluation)?)?;
     }
-    let mut groups = vec![
-        ("run", vec![format!("{}, step {}", args.run.display(), run.state().step)]),
-        ("model", vec![format!("{}, {here}", config.layers)]),
-    ];
-    groups.extend(mismatch.map(|mismatch| ("mismatch", vec![mismatch])));
-    groups.push(("task", vec![task.describe()]));
-    let width = values.keys().map(|name| name.chars().count()).max().unwrap_or(0);
-    groups.push(("values", values.iter().map(|(name, value)| format!("{name:width$}  {value:.4}")).collect()));
-    super::print(&lines(&groups))?;
+    say(&format!("\nreport: {}", out.join("report.html").display()));
     Ok(ExitCode::SUCCESS)
 }
 
-/// The model to be measured: the run's, its pool changed as the arguments say.
-fn model(args: &Args, run: &Run) -> Result<ModelConfig, Failure> {
-    let trained = run.model_config();
-    if let (Some(_), None, false) = (args.pool, &args.layers, trained.layers.has_pool()) {
-        return Err(format!(
-            "--pool: no layer of `{}` builds a pool; say with --layers which one should, as in `full+pool`",
-            trained.layers
-        )
-        .into());
-    }
-    let mut changes = Table::new();
-    if let Some(layers) = &args.layers {
-        changes.insert("layers".into(), Value::String(layers.clone()));
-    }
-    if let Some(pool) = args.pool {
-        changes.insert("pool".into(), Value::try_from(pool)?);
-    }
-    Ok(changed_model(&changes, trained).map_err(|message| format!("--layers and --pool: {message}"))?)
-}
-
-/// The pool in words.
-fn pool_of(config: &ModelConfig) -> String {
-    match config.pool {
-        None => "no candidate pool".into(),
-        Some(pool) => {
-            let builders =
-                config.layers.layers().iter().filter(|layer| layer.builds_pool).map(|layer| layer.index.to_string());
-            let layers: Vec<String> = builders.collect();
-            format!("a candidate pool of {}x{} (layer {})", pool.blocks, pool.block_size, layers.join(", "))
-        }
-    }
-}
-
-/// `4x2`.
-fn parse_pool(text: &str) -> Result<PoolConfig, String> {
-    let number = |text: &str| text.parse::<usize>().ok().filter(|_| text.bytes().all(|byte| byte.is_ascii_digit()));
-    let parts = text.split_once('x').and_then(|(blocks, size)| Some((number(blocks)?, number(size)?)));
-    let (blocks, block_size) = parts.ok_or("a pool is blocks x entries, such as 4x2")?;
-    Ok(PoolConfig { blocks, block_size })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pools() {
-        assert_eq!(parse_pool("4x2"), Ok(PoolConfig { blocks: 4, block_size: 2 }));
-        for wrong in ["", "4", "4x", "x2", "4x2x1", "4 x 2", "-4x2", "+4x2", "4X2", "99999999999999999999x1"] {
-            assert!(parse_pool(wrong).is_err(), "{wrong}");
-        }
-    }
+/// The run as it is on the task as it is, then the table of all settings and lengths.
+fn text(evaluation: &Evaluation) -> Result<String, Failure> {
+    let Evaluation { run, step, layers, values, .. } = evaluation;
+    let pool = pool_words(&layers.parse()?, evaluation.pool);
+    let mut groups = vec![("run", vec![format!("{run}, step {step}")]), ("model", vec![format!("{layers}, {pool}")])];
+    groups.extend(evaluation.pool_mismatch.clone().map(|mismatch| ("mismatch", vec![mismatch])));
+    groups.push(("task", vec![evaluation.task.clone()]));
+    let width = values.keys().map(|name| name.chars().count()).max().unwrap_or(0);
+    groups.push(("values", values.iter().map(|(name, value)| format!("{name:width$}  {value:.4}")).collect()));
+    Ok(format!("{}\n{}", lines(&groups), report::evaluation_table(evaluation, super::terminal_width())))
 }

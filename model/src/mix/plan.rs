@@ -92,6 +92,19 @@ impl LayerPlan {
         Self::from_specs(&specs)
     }
 
+    /// The plan in which every `full` layer whose content a `reindex` layer searches builds a candidate pool, where `pools`, or
+    /// none does.
+    #[must_use]
+    pub fn with_pools(&self, pools: bool) -> Self {
+        let searched = |layer: usize| {
+            self.layers.iter().any(|other| other.mode == Mode::Reindex && other.content_from == Some(layer))
+        };
+        let specs = self.specs().enumerate();
+        let specs: Vec<LayerSpec> =
+            specs.map(|(layer, spec)| LayerSpec { pool: pools && searched(layer), ..spec }).collect();
+        Self::from_specs(&specs).expect("who reads whose content and address does not depend on pools")
+    }
+
     /// What the language says of each layer.
     fn specs(&self) -> impl Iterator<Item = LayerSpec> {
         self.layers.iter().map(|layer| LayerSpec {
@@ -249,6 +262,14 @@ mod tests {
         let plan = plan("full+pool reindex full reindex");
         let pools: Vec<_> = plan.layers().iter().map(|layer| layer.pool_from).collect();
         assert_eq!(pools, [None, Some(0), None, None]);
+    }
+
+    #[test]
+    fn pools_are_built_where_a_layer_searches_or_nowhere() {
+        let mix = plan("swa full reuse full@2 reindex reuse full+pool reuse full+pool reindex");
+        assert_eq!(mix.with_pools(true), plan("swa full reuse full@2+pool reindex reuse full reuse full+pool reindex"));
+        assert_eq!(mix.with_pools(false), plan("swa full reuse full@2 reindex reuse full reuse full reindex"));
+        assert!(!plan("swa full reuse").with_pools(true).has_pool());
     }
 
     #[test]

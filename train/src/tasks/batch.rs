@@ -22,6 +22,9 @@ pub struct Batch {
     /// Index into [`super::Task::tags`] of each position `[rows, len]`; [`NONE`] where it has no
     /// tag.
     pub tags: Vec<i32>,
+    /// Tokens from the one that holds the answer to the position that asks for it `[rows, len]`; [`NONE`] where nothing
+    /// is asked, and in tasks whose targets lie at no one place.
+    pub distances: Vec<i32>,
 }
 
 /// One sequence of a [`Batch`].
@@ -30,12 +33,14 @@ pub(super) struct Row {
     pub targets: Vec<i32>,
     pub hints: Option<Vec<i32>>,
     pub tags: Vec<i32>,
+    pub distances: Vec<i32>,
 }
 
 impl Row {
-    /// Tokens 0, no targets, no tags, no hints.
+    /// Tokens 0, no targets, no tags, no distances, no hints.
     pub(super) fn blank(len: usize) -> Self {
-        Self { tokens: vec![0; len], targets: vec![NONE; len], hints: None, tags: vec![NONE; len] }
+        let none = || vec![NONE; len];
+        Self { tokens: vec![0; len], targets: none(), hints: None, tags: none(), distances: none() }
     }
 }
 
@@ -45,13 +50,13 @@ impl Batch {
     /// # Panics
     /// When the lengths differ.
     pub fn joined(batches: impl Iterator<Item = Self>) -> Self {
-        let empty = Self { rows: 0, len: 0, tokens: vec![], targets: vec![], hint_targets: None, tags: vec![] };
-        batches.fold(empty, |mut all, batch| {
+        batches.fold(Self::empty(0), |mut all, batch| {
             assert!(all.rows == 0 || all.len == batch.len, "sequences of one task are equally long");
             (all.rows, all.len) = (all.rows + batch.rows, batch.len);
             all.tokens.extend(batch.tokens);
             all.targets.extend(batch.targets);
             all.tags.extend(batch.tags);
+            all.distances.extend(batch.distances);
             if let Some(hints) = batch.hint_targets {
                 all.hint_targets.get_or_insert_default().extend(hints);
             }
@@ -59,14 +64,21 @@ impl Batch {
         })
     }
 
+    /// No sequence of `len` tokens.
+    fn empty(len: usize) -> Self {
+        let (tokens, targets, tags, distances) = (vec![], vec![], vec![], vec![]);
+        Self { rows: 0, len, tokens, targets, hint_targets: None, tags, distances }
+    }
+
     /// Puts sequences of `len` tokens together.
     pub(super) fn from_rows(len: usize, rows: impl Iterator<Item = Row>) -> Self {
-        let mut batch = Self { rows: 0, len, tokens: vec![], targets: vec![], hint_targets: None, tags: vec![] };
+        let mut batch = Self::empty(len);
         for row in rows {
             batch.rows += 1;
             batch.tokens.extend(row.tokens);
             batch.targets.extend(row.targets);
             batch.tags.extend(row.tags);
+            batch.distances.extend(row.distances);
             if let Some(hints) = row.hints {
                 batch.hint_targets.get_or_insert_default().extend(hints);
             }

@@ -39,6 +39,24 @@ macro_rules! kinds {
                 match self { $(Self::$variant(config) => Ok(Box::new(config.build(base_dir)?)),)+ }
             }
 
+            /// The same task in sequences of `tokens` tokens: the one key that decides the length, and nothing else, changes.
+            ///
+            /// # Errors
+            /// When the task cannot be so short.
+            pub fn stretched(&self, tokens: usize) -> Result<Self, TaskError> {
+                match self { $(Self::$variant(config) => config.stretched(tokens).map(Self::$variant),)+ }
+            }
+
+            /// Tokens in each sequence, which is known without the task's data.
+            pub fn seq_len(&self) -> usize {
+                match self { $(Self::$variant(config) => config.seq_len(),)+ }
+            }
+
+            /// The key that [`stretched`](Self::stretched) changes.
+            pub fn length_key(&self) -> &'static str {
+                match self { $(Self::$variant(config) => config.length_key(),)+ }
+            }
+
             /// The auxiliary head that the task trains, which is known without its data.
             pub fn auxiliary(&self) -> Option<Auxiliary> {
                 match self { $(Self::$variant(config) => config.auxiliary(),)+ }
@@ -154,7 +172,8 @@ mod tests {
     fn build_gives_the_task_of_the_kind_or_its_error() {
         let folder = tempfile::tempdir().unwrap();
         for config in [TaskConfig::Mqar(MqarConfig::default()), TaskConfig::Twohop(TwohopConfig::default())] {
-            assert_eq!(config.build(folder.path()).unwrap().kind(), config.kind());
+            let task = config.build(folder.path()).unwrap();
+            assert_eq!((task.kind(), task.seq_len()), (config.kind(), config.seq_len()));
         }
         let text = TaskConfig::Text(TextConfig::new(vec!["none".into()]));
         let error = text.build(folder.path()).err().unwrap().to_string();

@@ -126,6 +126,16 @@ pub enum TaskError {
         /// What is wrong and what would be right.
         problem: String,
     },
+    /// A length of sequences that the task cannot have.
+    #[error("task `{kind}`: sequences of {tokens} tokens cannot be: {problem}")]
+    Length {
+        /// Kind of the task.
+        kind: &'static str,
+        /// Tokens of a sequence.
+        tokens: usize,
+        /// Why, and what would be right.
+        problem: String,
+    },
     /// The files of the `text` task cannot be used.
     #[error("task `text`: {0}")]
     Corpus(CorpusError),
@@ -191,8 +201,8 @@ mod tests {
             for batch in [task.train_batch(3, 0, 5), task.eval_batch(1, 5)] {
                 let numbers = 5 * task.seq_len();
                 assert_eq!((batch.rows, batch.len), (5, task.seq_len()));
-                let lengths = [&batch.tokens, &batch.targets, &batch.tags].map(Vec::len);
-                assert_eq!(lengths, [numbers; 3]);
+                let lengths = [&batch.tokens, &batch.targets, &batch.tags, &batch.distances].map(Vec::len);
+                assert_eq!(lengths, [numbers; 4]);
                 assert_eq!(batch.hint_targets.map(|hints| hints.len()), has_hints.then_some(numbers));
                 let below = |numbers: &[i32], least: i32, limit: usize| {
                     numbers.iter().all(|n| (least..limit as i32).contains(n))
@@ -200,6 +210,14 @@ mod tests {
                 assert!(below(&batch.tokens, 0, task.vocab_size()));
                 assert!(below(&batch.targets, NONE, task.vocab_size()));
                 assert!(below(&batch.tags, NONE, task.tags().len()));
+                assert!(below(&batch.distances, NONE, task.seq_len()));
+                let far = |(target, distance): (&i32, &i32)| {
+                    (*target == NONE || task.kind() == "text") == (*distance == NONE)
+                };
+                assert!(
+                    batch.targets.iter().zip(&batch.distances).all(far),
+                    "every answer of a recall task has its distance"
+                );
                 let tagged = batch.targets.iter().zip(&batch.tags);
                 assert!(tagged.into_iter().all(|(target, tag)| (*target == NONE) == (*tag == NONE)));
             }

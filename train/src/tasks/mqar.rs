@@ -71,6 +71,26 @@ impl MqarConfig {
         Ok(Mqar { config: self.clone(), distances })
     }
 
+    /// The same task in sequences of `tokens` tokens: [`gap`](Self::gap) changes, so pairs and queries stay what they are and
+    /// all distances grow alike.
+    ///
+    /// # Errors
+    /// When pairs and queries alone are longer.
+    pub fn stretched(&self, tokens: usize) -> Result<Self, TaskError> {
+        let gap = Check(KIND).length(tokens, &[("region", self.region), ("queries", self.queries)], 0, "gap")?;
+        Ok(Self { gap, ..self.clone() })
+    }
+
+    /// Tokens in each sequence.
+    pub fn seq_len(&self) -> usize {
+        self.region + self.gap + self.queries
+    }
+
+    /// The key of the configuration that [`stretched`](Self::stretched) changes.
+    pub fn length_key(&self) -> &'static str {
+        "gap"
+    }
+
     /// The task has no auxiliary head.
     pub fn auxiliary(&self) -> Option<Auxiliary> {
         None
@@ -125,7 +145,9 @@ impl Mqar {
         for (query, pair) in (config.region + config.gap..).zip(order) {
             row.tokens[query] = keys[pair] as i32;
             row.targets[query] = (config.keys + values[pair]) as i32;
-            row.tags[query] = self.distances.tag(query - (places[pair] + 1));
+            let distance = query - (places[pair] + 1);
+            row.tags[query] = self.distances.tag(distance);
+            row.distances[query] = distance as i32;
         }
         row
     }
@@ -141,7 +163,7 @@ impl Task for Mqar {
     }
 
     fn seq_len(&self) -> usize {
-        self.config.region + self.config.gap + self.config.queries
+        self.config.seq_len()
     }
 
     fn metric(&self) -> Metric {
@@ -225,15 +247,15 @@ mod tests {
             assert_eq!((pairs.len(), values.len()), (config.pairs, config.pairs));
             for at in 0..batch.len {
                 let flat = row * batch.len + at;
-                let (target, tag) = (batch.targets[flat], batch.tags[flat]);
+                let (target, tag, distance) = (batch.targets[flat], batch.tags[flat], batch.distances[flat]);
                 if at < config.region + config.gap {
                     let value_or_filler = tokens[at] >= config.keys as i32;
                     assert!(at < config.region || value_or_filler, "no key in the gap");
-                    assert_eq!((target, tag), (NONE, NONE));
+                    assert_eq!((target, tag, distance), (NONE, NONE, NONE));
                     continue;
                 }
                 let (value, place) = pairs[&tokens[at]];
-                assert_eq!(target, value);
+                assert_eq!((target, distance), (value, (at - place) as i32));
                 let (low, high) = bounds(&task.tags()[tag as usize]);
                 assert!((low..=high).contains(&(at - place)), "{low} {} {high}", at - place);
             }
@@ -282,6 +304,22 @@ mod tests {
         );
         assert_eq!(task.metric(), Metric::Accuracy);
         assert!(task.describe().contains("9 to 46 tokens"), "{}", task.describe());
+    }
+
+    #[test]
+    fn other_lengths_change_the_gap_alone() {
+        let config = MqarConfig::default();
+        for tokens in [40, 48, 96, 1000] {
+            let stretched = config.stretched(tokens).unwrap();
+            assert_eq!(task(&stretched).seq_len(), tokens);
+            assert_eq!(MqarConfig { gap: config.gap, ..stretched.clone() }, config);
+            check_batch(&task(&stretched), &task(&stretched).eval_batch(0, 2));
+        }
+        let error = config.stretched(39).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "task `mqar`: sequences of 39 tokens cannot be: `region` 16 and `queries` 24 stay as they are, so there are at least 40"
+        );
     }
 
     #[test]

@@ -64,6 +64,25 @@ impl NeedleConfig {
         Ok(Needle { config: self.clone(), tags })
     }
 
+    /// The same task in sequences of `tokens` tokens: [`haystack`](Self::haystack) changes, over which the facts spread.
+    ///
+    /// # Errors
+    /// When facts and queries alone are longer.
+    pub fn stretched(&self, tokens: usize) -> Result<Self, TaskError> {
+        let haystack = Check(KIND).length(tokens, &[("queries", self.queries)], 2 * self.facts, "haystack")?;
+        Ok(Self { haystack, ..self.clone() })
+    }
+
+    /// Tokens in each sequence.
+    pub fn seq_len(&self) -> usize {
+        self.haystack + self.queries
+    }
+
+    /// The key of the configuration that [`stretched`](Self::stretched) changes.
+    pub fn length_key(&self) -> &'static str {
+        "haystack"
+    }
+
     /// The task has no auxiliary head.
     pub fn auxiliary(&self) -> Option<Auxiliary> {
         None
@@ -118,6 +137,7 @@ impl Needle {
             row.tokens[query] = keys[fact] as i32;
             row.targets[query] = (config.keys + values[fact]) as i32;
             row.tags[query] = (places[fact] * DEPTHS / config.haystack) as i32;
+            row.distances[query] = (query - (places[fact] + 1)) as i32;
         }
         row
     }
@@ -133,7 +153,7 @@ impl Task for Needle {
     }
 
     fn seq_len(&self) -> usize {
-        self.config.haystack + self.config.queries
+        self.config.seq_len()
     }
 
     fn metric(&self) -> Metric {
@@ -211,16 +231,18 @@ mod tests {
                 for row in 0..batch.rows {
                     let part = |of: &[i32]| of[row * batch.len..(row + 1) * batch.len].to_vec();
                     let (tokens, targets, tags) = (part(&batch.tokens), part(&batch.targets), part(&batch.tags));
+                    let distances = part(&batch.distances);
                     let hay = &tokens[..config.haystack];
                     let keys = hay.iter().filter(|&&token| token < config.keys as i32).count();
                     let first_filler = (config.keys + config.values) as i32;
                     let rest = hay.iter().filter(|&&token| token >= first_filler).count();
                     prop_assert_eq!((keys, rest), (config.facts, config.haystack - 2 * config.facts));
-                    prop_assert!(targets[..config.haystack].iter().chain(&tags[..config.haystack]).all(|&n| n == NONE));
+                    prop_assert!(targets[..config.haystack].iter().chain(&tags[..config.haystack]).chain(&distances[..config.haystack]).all(|&n| n == NONE));
                     for query in config.haystack..batch.len {
                         let places: Vec<usize> = (0..config.haystack).filter(|&at| hay[at] == tokens[query]).collect();
                         prop_assert_eq!(places.len(), 1);
                         prop_assert_eq!(targets[query], hay[places[0] + 1]);
+                        prop_assert_eq!(distances[query], (query - places[0] - 1) as i32);
                         let name = &task.tags()[tags[query] as usize];
                         let (low, high) = name.strip_prefix("depth ").unwrap().trim_end_matches('%').split_once('-').unwrap();
                         let depth = 100.0 * places[0] as f64 / config.haystack as f64;
@@ -240,6 +262,22 @@ mod tests {
             // 1000 expected, standard deviation 28.
             assert!((880..1120).contains(&share), "{depth}: {share}");
         }
+    }
+
+    #[test]
+    fn other_lengths_change_the_haystack_alone() {
+        let config = NeedleConfig::default();
+        for tokens in [24, 256, 2048] {
+            let stretched = config.stretched(tokens).unwrap();
+            assert_eq!(task(&stretched).seq_len(), tokens);
+            assert_eq!(NeedleConfig { haystack: config.haystack, ..stretched }, config);
+        }
+        let error = config.stretched(23).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "task `needle`: sequences of 23 tokens cannot be: `queries` 16 stay as they are and `haystack` is at least 8, so there are at \
+             least 24"
+        );
     }
 
     #[test]

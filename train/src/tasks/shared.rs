@@ -28,6 +28,24 @@ impl Check {
         Err(self.fail(field, format!("is {value}; it must be from {least} to {MAX_SIZE}")))
     }
 
+    /// What the part `free`, of at least `least` tokens, takes of a sequence of `tokens` in which the parts `fixed` stay as they are.
+    pub(super) fn length(
+        &self,
+        tokens: usize,
+        fixed: &[(&str, usize)],
+        least: usize,
+        free: &str,
+    ) -> Result<usize, TaskError> {
+        let taken: usize = fixed.iter().map(|(_, size)| size).sum();
+        tokens.checked_sub(taken).filter(|&left| left >= least).ok_or_else(|| {
+            let names: Vec<String> = fixed.iter().map(|(name, size)| format!("`{name}` {size}")).collect();
+            let free = if least > 0 { format!(" and `{free}` is at least {least}") } else { String::new() };
+            let problem =
+                format!("{} stay as they are{free}, so there are at least {}", names.join(" and "), taken + least);
+            TaskError::Length { kind: self.0, tokens, problem }
+        })
+    }
+
     pub(super) fn require(
         &self,
         holds: bool,

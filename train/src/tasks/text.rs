@@ -93,6 +93,24 @@ impl TextConfig {
         Ok(Text { config: self.clone(), corpus, positions: Buckets::new("position", 0, self.seq_len - 1) })
     }
 
+    /// The same task in sequences of `tokens` tokens.
+    ///
+    /// # Errors
+    /// None; what is longer than the data is refused when the task is built.
+    pub fn stretched(&self, tokens: usize) -> Result<Self, TaskError> {
+        Ok(Self { seq_len: tokens, ..self.clone() })
+    }
+
+    /// Tokens in each sequence.
+    pub fn seq_len(&self) -> usize {
+        self.seq_len
+    }
+
+    /// The key of the configuration that [`stretched`](Self::stretched) changes.
+    pub fn length_key(&self) -> &'static str {
+        "seq_len"
+    }
+
     /// The task has no auxiliary head.
     pub fn auxiliary(&self) -> Option<Auxiliary> {
         None
@@ -159,7 +177,7 @@ impl Task for Text {
     }
 
     fn seq_len(&self) -> usize {
-        self.config.seq_len
+        self.config.seq_len()
     }
 
     fn metric(&self) -> Metric {

@@ -85,6 +85,25 @@ impl TwohopConfig {
         Ok(Twohop { config: self.clone(), tags })
     }
 
+    /// The same task in sequences of `tokens` tokens: [`gap`](Self::gap) changes, so chains and queries stay what they are.
+    ///
+    /// # Errors
+    /// When chains and queries alone are longer.
+    pub fn stretched(&self, tokens: usize) -> Result<Self, TaskError> {
+        let gap = Check(KIND).length(tokens, &[("region", self.region), ("queries", self.queries)], 0, "gap")?;
+        Ok(Self { gap, ..self.clone() })
+    }
+
+    /// Tokens in each sequence.
+    pub fn seq_len(&self) -> usize {
+        self.region + self.gap + self.queries
+    }
+
+    /// The key of the configuration that [`stretched`](Self::stretched) changes.
+    pub fn length_key(&self) -> &'static str {
+        "gap"
+    }
+
     /// The head that is to say the first hop, where it is trained.
     pub fn auxiliary(&self) -> Option<Auxiliary> {
         let (after_layer, weight) = (self.hint_layer, self.hint_weight);
@@ -142,13 +161,14 @@ impl Twohop {
             *token = (3 * config.symbols + random::below(rng, config.fillers)) as i32;
         }
         let chains = self.chains(rng);
-        self.place(rng, &chains, &mut row.tokens);
+        let answers = self.place(rng, &chains, &mut row.tokens);
 
         let mut hints = vec![NONE; row.tokens.len()];
         let order = random::cycles(rng, config.chains, config.queries);
         for (query, asked) in (config.region + config.gap..).zip(order) {
             let Chain { a, b, c } = chains[asked];
             row.targets[query] = c;
+            row.distances[query] = (query - answers[asked]) as i32;
             if rng.random_bool(config.two_hop_share) {
                 row.tokens[query] = a;
                 row.tags[query] = TWO_HOP;
@@ -173,10 +193,11 @@ impl Twohop {
         chains.map(|((a, b), c)| Chain { a, b, c }).collect()
     }
 
-    /// Writes both pairs of each chain on even positions of the region.
-    fn place(&self, rng: &mut ChaCha8Rng, chains: &[Chain], tokens: &mut [i32]) {
+    /// Writes both pairs of each chain on even positions of the region; where each chain's c lies.
+    fn place(&self, rng: &mut ChaCha8Rng, chains: &[Chain], tokens: &mut [i32]) -> Vec<usize> {
         let mut slots = random::subset(rng, self.config.region / 2, 2 * chains.len());
         slots.shuffle(rng);
+        let mut answers = Vec::with_capacity(chains.len());
         for (chain, slots) in chains.iter().zip(slots.chunks_exact_mut(2)) {
             if self.config.ordered {
                 slots.sort_unstable();
@@ -184,7 +205,9 @@ impl Twohop {
             let (first, second) = (2 * slots[0], 2 * slots[1]);
             tokens[first..first + 2].copy_from_slice(&[chain.a, chain.b]);
             tokens[second..second + 2].copy_from_slice(&[chain.b, chain.c]);
+            answers.push(second + 1);
         }
+        answers
     }
 }
 
@@ -198,7 +221,7 @@ impl Task for Twohop {
     }
 
     fn seq_len(&self) -> usize {
-        self.config.region + self.config.gap + self.config.queries
+        self.config.seq_len()
     }
 
     fn metric(&self) -> Metric {
@@ -292,14 +315,18 @@ mod tests {
             for at in 0..batch.len {
                 let flat = row * batch.len + at;
                 let found = (batch.targets[flat], hints[flat], batch.tags[flat]);
+                let distance = |b: i32| (at - links[&b].1 - 1) as i32;
                 if at < config.region + config.gap {
                     assert_eq!(found, (NONE, NONE, NONE));
+                    assert_eq!(batch.distances[flat], NONE);
                 } else if vocabulary(tokens[at]) == 0 {
                     let b = links[&tokens[at]].0;
                     assert_eq!(found, (links[&b].0, b, TWO_HOP));
+                    assert_eq!(batch.distances[flat], distance(b), "from the end of the chain");
                 } else {
                     assert_eq!(vocabulary(tokens[at]), 1);
                     assert_eq!(found, (links[&tokens[at]].0, NONE, ONE_HOP));
+                    assert_eq!(batch.distances[flat], distance(tokens[at]));
                 }
             }
         }
@@ -372,6 +399,18 @@ mod tests {
         let (one, mut other) = (without.train_batch(3, 4, 2), with.train_batch(3, 4, 2));
         assert!(one.hint_targets.is_none() && other.hint_targets.take().is_some());
         assert_eq!(one, other);
+    }
+
+    #[test]
+    fn other_lengths_change_the_gap_alone() {
+        let config = TwohopConfig::default();
+        for tokens in [56, 64, 512] {
+            let stretched = config.stretched(tokens).unwrap();
+            assert_eq!(task(&stretched).seq_len(), tokens);
+            assert_eq!(TwohopConfig { gap: config.gap, ..stretched }, config);
+        }
+        let error = config.stretched(55).unwrap_err().to_string();
+        assert!(error.contains("`region` 40 and `queries` 16 stay as they are, so there are at least 56"), "{error}");
     }
 
     #[test]

@@ -7,6 +7,7 @@ pub mod axis;
 mod cost;
 mod curves;
 mod decode;
+mod evaluation;
 mod heat;
 mod labels;
 mod layers;
@@ -23,6 +24,7 @@ use super::{ReportError, Variant};
 
 pub use curves::dense_tokens;
 pub use decode::{decode, decode_styles};
+pub use evaluation::{evaluation, evaluation_styles};
 pub use heat::{HeatCell, HeatMap, heat_map};
 pub use plot::{Style, Styles};
 pub use probe::{probe, probe_styles};
