@@ -43,14 +43,16 @@ pub enum EvaluationError {
     },
     /// Another pool than in training, without leave.
     #[error(
-        "{run}: {mismatch}{by}; that is another model. Leave {flags} away, train it with that pool (`csa2 posttrain`), or say \
+        "{run}: its weights were trained with {trained}, and this would measure them with {here}{by}; that is another model. Leave {flags} away, train it with that pool (`csa2 posttrain`), or say \
          --pool-override: every result then says so"
     )]
     OtherPool {
         /// The run's folder.
         run: String,
-        /// The two pools.
-        mismatch: String,
+        /// The pool in training, in words.
+        trained: String,
+        /// The pool here, in words.
+        here: String,
         /// The switch, where it is one.
         by: String,
         /// What asks for it.

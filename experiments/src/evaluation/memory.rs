@@ -18,11 +18,11 @@ pub fn needed(config: &ModelConfig, seq: usize, rows: usize) -> u128 {
     let ratios: BTreeSet<usize> =
         layers.iter().filter(|layer| layer.mode.takes_ratio()).map(|layer| layer.ratio).collect();
     let tables = 2 * ratios.iter().map(|&ratio| wide(seq) * entries(ratio)).sum::<u128>();
-    // What selections are worth is kept of all layers until the end of a pass, and read back as one list of each.
+    // What selections are worth is kept of all layers until the end of a pass, and sorted and read back layer by layer.
     let measured = pairs(&config.layers, seq) <= MOST_PAIRS;
     let selecting = || layers.iter().filter(|layer| layer.mode.has_indexer());
     let masses = selecting().map(|layer| wide(rows) * wide(seq) * entries(layer.ratio));
-    let masses = if measured { masses.clone().sum::<u128>() + masses.max().unwrap_or(0) } else { 0 };
+    let masses = if measured { 2 * masses.clone().sum::<u128>() + 4 * masses.max().unwrap_or(0) } else { 0 };
     // Vectors of one token: of the stream, of a layer with all that is in use at once, of what layers share, and the logits.
     let streams = match config.residual {
         Residual::Plain => 1,

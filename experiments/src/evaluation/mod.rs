@@ -32,7 +32,7 @@ use crate::results::{write_atomic, write_json};
 use crate::subject::{Subject, build_task};
 
 use self::sums::Sums;
-use self::switch::{Setting, Switch};
+use self::switch::{Setting, Switch, pool_words};
 
 pub use error::EvaluationError;
 pub use record::{Evaluation, Mean, Measure, Part, Row, TagPart};
@@ -153,11 +153,17 @@ fn plan(options: &Options, free: Option<u128>) -> Result<Plan, EvaluationError> 
 
 /// The models that are measured, in order.
 fn settings(options: &Options, trained: &ModelConfig) -> Result<Vec<Setting>, EvaluationError> {
-    let run = options.run.display().to_string();
+    let other_pool = |here: &ModelConfig, by: String, flags| EvaluationError::OtherPool {
+        run: options.run.display().to_string(),
+        trained: pool_words(&trained.layers, trained.pool),
+        here: pool_words(&here.layers, here.pool),
+        by,
+        flags,
+    };
     let model = changed(options, trained)?;
     let base = Setting::new(switch::base_name(&model, trained), model, trained);
-    if let Some(mismatch) = base.pool_mismatch.clone().filter(|_| !options.pool_override) {
-        return Err(EvaluationError::OtherPool { run, mismatch, by: String::new(), flags: "--layers and --pool" });
+    if base.pool_mismatch.is_some() && !options.pool_override {
+        return Err(other_pool(&base.model, String::new(), "--layers and --pool"));
     }
     let wrong = |(switch, message)| EvaluationError::Switch { switch, message };
     let pool_twice = options.switches.iter().find(|switch| matches!(switch, Switch::Pool(_)));
@@ -166,9 +172,7 @@ fn settings(options: &Options, trained: &ModelConfig) -> Result<Vec<Setting>, Ev
     }
     let settings = switch::settings(base, &options.switches, trained).map_err(wrong)?;
     if let Some(setting) = settings.iter().find(|setting| setting.pool_mismatch.is_some() && !options.pool_override) {
-        let (mismatch, by) =
-            (setting.pool_mismatch.clone().unwrap_or_default(), format!(" (--switch {})", setting.name));
-        return Err(EvaluationError::OtherPool { run, mismatch, by, flags: "the switch" });
+        return Err(other_pool(&setting.model, format!(" (--switch {})", setting.name), "the switch"));
     }
     if options.pool_override && settings.iter().all(|setting| setting.pool_mismatch.is_none()) {
         return Err(EvaluationError::IdleOverride);

@@ -259,6 +259,8 @@ mod tests {
         if mix.contains("+pool") {
             model.pool = Some(PoolConfig { blocks: 2, block_size: 2 });
         }
+        // So many numbers as share a scale.
+        model.head_dim = 32;
         if quantized {
             model.quantization.window = QuantFormat::Fp8;
         }
@@ -278,7 +280,7 @@ mod tests {
         let built = applied("full reuse full reindex", false, "pool=1x3").unwrap();
         assert_eq!(built.model.layers, "full reuse full+pool reindex".parse().unwrap());
         assert_eq!(built.model.pool, Some(PoolConfig { blocks: 1, block_size: 3 }));
-        assert!(applied("swa full+pool reindex", false, "pool=1x2").unwrap().pool_mismatch.is_some());
+        assert!(applied("swa full+pool reindex", false, "pool=4x2").unwrap().pool_mismatch.is_some());
 
         let exact = applied("full reuse", true, "quantization=off").unwrap();
         assert!(!exact.model.quantization.any() && exact.pool_mismatch.is_none());
@@ -296,7 +298,7 @@ mod tests {
             ("full reuse", false, "quantization=on", "names no formats"),
             ("full reuse", true, "quantization=on", "it is on anyway"),
             ("full reuse", true, "quantization=none/none/fp8", "is the model that is measured anyway"),
-            ("full reuse", false, "quantization=fp4/none/none", "head_dim"),
+            ("full reuse", false, "quantization=none/fp4/none", "index_dim"),
         ] {
             let message = applied(mix, quantized, switch).unwrap_err();
             assert!(message.contains(part), "{switch}: {message}");

@@ -135,22 +135,23 @@ fn the_own_length_is_measured_as_training_measures_it() {
 #[test]
 fn switches_are_rows_of_the_same_weights() {
     let folder = made("full reindex");
-    let switches = || ["pool=1x2", "quantization=none/none/fp8"].map(|switch| switch.parse().unwrap()).to_vec();
+    let switches = || ["pool=3x1", "quantization=none/none/fp8"].map(|switch| switch.parse().unwrap()).to_vec();
     let mut options = options(&folder);
     options.switches = switches()[..1].to_vec();
     let message = refused(&options);
     assert!(
-        message.contains("measured with a candidate pool of 1x2 (layer 0) (--switch pool=1x2); that is another model"),
+        message
+            .contains("measure them with a candidate pool of 3x1 (layer 0) (--switch pool=3x1); that is another model"),
         "{message}"
     );
     options.pool_override = true;
     let evaluation = measured(&options);
-    assert_eq!(evaluation.settings(), ["as trained", "pool=1x2 †"]);
+    assert_eq!(evaluation.settings(), ["as trained", "pool=3x1 †"]);
     let [trained, pooled] = &evaluation.rows[..] else { panic!("{:?}", evaluation.settings()) };
     assert_eq!((trained.mismatch(), evaluation.pool_mismatch), (None, None));
     assert_eq!(pooled.layers, "full+pool reindex");
-    assert!(pooled.mismatch().unwrap().ends_with("measured with a candidate pool of 1x2 (layer 0)"));
-    // Two entries of a pool are not the three that are read.
+    assert!(pooled.mismatch().unwrap().ends_with("measured with a candidate pool of 3x1 (layer 0)"));
+    // The three entries of its pool are all that is read, and not always the three that an exact search finds.
     assert!(pooled.values["pool_recall/layer 1"] < 1.0 && pooled.all != trained.all);
     assert_eq!(pooled.tags.len(), trained.tags.len());
 
@@ -160,6 +161,38 @@ fn switches_are_rows_of_the_same_weights() {
     options.switches = switches()[1..].to_vec();
     let message = refused(&options);
     assert!(message.contains("--switch quantization=none/none/fp8") && message.contains("head_dim"), "{message}");
+}
+
+#[test]
+fn text_is_told_in_bits_by_position() {
+    let folder = tempfile::tempdir().unwrap();
+    let bytes: Vec<u8> = (0..6_000_u32).map(|n| (n * n % 251) as u8).collect();
+    std::fs::write(folder.path().join("bytes"), bytes).unwrap();
+    let mut run = config("full reuse");
+    run.task = toml::from_str(
+        "kind = \"text\"\nfiles = [\"bytes\"]\nseq_len = 20\ndocument_bytes = 500\nvalidation_share = 0.5\neval_sequences = 8",
+    )
+    .unwrap();
+    run.model.vocab_size = Some(256);
+    save(&folder.path().join("run"), &run, &random_weights(&run.model, 3));
+    let options = Options { base: folder.path().into(), contexts: vec![200], ..options(&folder) };
+    let evaluation = measured(&options);
+    assert_eq!(evaluation.metric_label(), "bits per byte");
+    let [short, long] = &evaluation.rows[..] else { panic!("{:?}", evaluation.contexts()) };
+    assert_eq!((short.positions.len(), long.positions.len()), (20, 50));
+    assert_eq!((long.positions[0].to, long.positions[49].to), (3, 199));
+    for row in [short, long] {
+        assert!(row.distances.is_empty());
+        let whole: f64 = row.positions.iter().map(|part| part.measure.metric.mean * part.measure.targets as f64).sum();
+        assert!((whole / row.all.unwrap().targets as f64 - row.values["bits_per_byte"]).abs() < 1e-9);
+        let bits = row.all.unwrap().loss.mean / std::f64::consts::LN_2;
+        assert!((bits - row.values["bits_per_byte"]).abs() < 1e-9);
+    }
+    let message = refused(&Options { contexts: vec![5_000], ..options });
+    assert!(
+        message.contains("--context 5000: task `text`: `seq_len` is 5000") && message.contains("set it below"),
+        "{message}"
+    );
 }
 
 #[test]

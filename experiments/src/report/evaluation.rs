@@ -45,7 +45,7 @@ pub fn table(evaluation: &Evaluation, width: u16) -> String {
 fn key(evaluation: &Evaluation) -> String {
     let better = if evaluation.metric.higher_is_better() { "higher" } else { "lower" };
     let other = if evaluation.contexts().len() > 1 {
-        format!("; other lengths than the task's own change its `{}`", evaluation.length_key)
+        format!("; other lengths than the task's own change its “{}”", evaluation.length_key)
     } else {
         String::new()
     };
@@ -113,19 +113,15 @@ fn answer(evaluation: &Evaluation) -> Vec<String> {
     let mut out = Vec::new();
     for setting in &settings {
         let rows: Vec<&Row> = evaluation.rows.iter().filter(|row| row.label() == *setting).collect();
-        let told: Vec<String> = rows
-            .iter()
-            .filter_map(|row| {
-                let times = match evaluation.training_context {
-                    Some(trained) if trained == row.context => ", the training length".to_owned(),
-                    Some(trained) => {
-                        format!(", {} times the training length", format::count(row.context as f64 / trained as f64))
-                    }
-                    None => String::new(),
-                };
-                Some(format!("{} ({} tokens{times})", number(&headline(row)?), row.context))
-            })
-            .collect();
+        let place = |row: &Row| match evaluation.training_context {
+            Some(trained) if trained == row.context => format!("at the training length of {trained} tokens"),
+            Some(trained) => {
+                format!("at {} times that ({})", format::count(row.context as f64 / trained as f64), row.context)
+            }
+            None => format!("with {} tokens", row.context),
+        };
+        let told: Vec<String> =
+            rows.iter().filter_map(|row| Some(format!("{} {}", number(&headline(row)?), place(row)))).collect();
         out.push(format!("{}: {label} {}.", format::heading(setting), told.join(", ")));
     }
     if let Some(row) = evaluation.rows.first().filter(|_| evaluation.metric == Metric::BitsPerByte)
@@ -220,7 +216,7 @@ fn method(evaluation: &Evaluation) -> Vec<(&'static str, String)> {
         (
             "Length",
             format!(
-                "Other lengths than the task's own are made by its `{}`; everything else of the task stays. Sequences of other lengths are \
+                "Other lengths than the task's own are made by its “{}”; everything else of the task stays. Sequences of other lengths are \
                  other sequences.",
                 evaluation.length_key
             ),
@@ -332,13 +328,13 @@ mod tests {
         assert_eq!(text.matches("trained: 16").count(), 2, "{text}");
         // A tag that only one length has is no column.
         assert!(text.contains("depth 9%") && !text.contains("depth 16%"), "{text}");
-        assert!(text.contains("`gap`"), "{text}");
+        assert!(text.contains("“gap”"), "{text}");
         let plain = Evaluation { rows: evaluation.rows[..1].to_vec(), ..evaluation.clone() };
         assert!(!table(&plain, 200).contains('†'));
         let told = answer(&evaluation);
         assert_eq!(
             told[0],
-            "As trained: accuracy 0.5000 ± 0.0100 (16 tokens, the training length), 0.5000 ± 0.0100 (32 tokens, 2 times the training length)."
+            "As trained: accuracy 0.5000 ± 0.0100 at the training length of 16 tokens, 0.5000 ± 0.0100 at 2 times that (32)."
         );
     }
 

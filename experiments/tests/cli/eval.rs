@@ -67,12 +67,66 @@ fn another_pool_is_refused_unless_it_is_meant_and_then_told() {
     assert!(idle.contains("the pool is the one that the weights were trained with"), "{idle}");
 }
 
+/// `[measured, tokens, sequences, …]` of every line of the table on standard output.
+fn table(out: &str) -> Vec<Vec<&str>> {
+    let rows = out.lines().skip_while(|line| !line.contains('═')).skip(1).take_while(|line| !line.contains('─'));
+    rows.map(|line| line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect()).collect()
+}
+
+#[test]
+fn lengths_and_switches_are_told_in_every_form_and_come_out_the_same_again() {
+    let mix = TINY.replace("layers = \"full reuse\"", "layers = \"full reindex\"");
+    assert_ne!(mix, TINY);
+    let lab = Lab::with(&mix);
+    lab.ablate().fine();
+    let asked = |more: &[&str]| {
+        let asked = ["eval", SHARED, "--context", "28,56", "--switch", "pool=2x1", "--pool-override"];
+        lab.csa2(&[&asked[..], more].concat()).fine()
+    };
+    let ran = asked(&[]);
+    let mismatch = "weights trained with no candidate pool, measured with a candidate pool of 2x1 (layer 0)";
+    assert!(ran.err.contains(&format!("note: pool=2x1 †: {mismatch}")), "{ran:?}");
+    assert!(ran.err.ends_with(&format!("report: {SHARED}/eval/report.html\n")), "{ran:?}");
+    assert!(ran.out.contains("model   full reindex, no candidate pool") && ran.out.contains(mismatch), "{ran:?}");
+    let rows: Vec<[&str; 3]> = table(&ran.out).iter().map(|cells| [cells[0], cells[1], cells[2]]).collect();
+    let expected = [
+        ["as trained", "trained: 14", "16"],
+        ["as trained", "28", "16"],
+        ["as trained", "56", "16"],
+        ["pool=2x1 †", "trained: 14", "16"],
+        ["pool=2x1 †", "28", "16"],
+        ["pool=2x1 †", "56", "16"],
+    ];
+    assert_eq!(rows, expected, "{ran:?}");
+    let read = |folder: &str, name: &str| fs::read_to_string(lab.path().join(folder).join(name)).unwrap();
+    let own = format!("{SHARED}/eval");
+    let page = read(&own, "report.html");
+    // Accuracy by length, and at each of three lengths loss by position and accuracy by distance.
+    assert_eq!(page.matches("<svg role=\"img\"").count(), 1 + 3 * 2);
+    assert!(page.contains(mismatch) && page.contains("at 2 times that (28)"), "{page}");
+    let told = asked(&["--json", "--out", "again"]).json();
+    assert_eq!(told["pool_mismatch"], Value::Null);
+    assert_eq!(told["rows"][4]["pool_mismatch"], mismatch);
+    assert_eq!(told["command"], format!("csa2 eval {SHARED} --pool-override --context 28,56 --switch pool=2x1"));
+    for name in ["eval.json", "eval.csv", "report.html"] {
+        assert_eq!(read("again", name), read(&own, name), "{name}");
+    }
+    assert_eq!(serde_json::from_str::<Value>(&read(&own, "eval.json")).unwrap(), told);
+    // A folder of the same weights is written again; the run is still a run.
+    lab.csa2(&["eval", SHARED]).fine();
+    assert_ne!(read("again", "eval.csv"), read(&own, "eval.csv"));
+    lab.csa2(&["report", "out"]).fine();
+    lab.ablate().fine();
+}
+
 #[test]
 fn what_cannot_be_is_refused() {
     let lab = lab();
     lab.write("needle.toml", "[task]\nkind = \"needle\"\n");
     lab.write("odd.toml", "[task]\nkind = \"needle\"\n[model]\n");
     lab.write("text.toml", "[task]\nkind = \"text\"\nfiles = [\"nothing/*.txt\"]\n");
+    lab.write("thesis/chapter.tex", "mine");
+    lab.csa2(&["eval", SHARED, "--out", "first"]).fine();
     for (arguments, expected) in [
         (&["eval", "nobody"][..], "nobody"),
         (&["eval", SHARED, "--pool", "2x1"], "no layer of `full reuse` builds a pool; say with --layers"),
@@ -83,9 +137,66 @@ fn what_cannot_be_is_refused() {
         (&["eval", SHARED, "--data", "nowhere"], "--data: the task `mqar` reads no files"),
         (&["eval", SHARED, "--task", "text.toml"], "looked for below ."),
         (&["eval", SHARED, "--layers", "full+pool reuse", "--pool", "0x1", "--pool-override"], "`pool.blocks = 0`"),
+        (
+            &["eval", SHARED, "--context", "96,11"],
+            "--context 11: task `mqar`: sequences of 11 tokens cannot be: `region` 8 and `queries` 4",
+        ),
+        (&["eval", SHARED, "--context", "70000"], "--context 70000: the task's sequences have 70000 tokens"),
+        (&["eval", SHARED, "--context", "2000000"], "--context 2000000: "),
+        (
+            &["eval", SHARED, "--switch", "pool=off"],
+            "--switch pool=off: no layer of `full reuse` builds a candidate pool",
+        ),
+        (
+            &["eval", SHARED, "--switch", "pool=2x1", "--pool-override"],
+            "--switch pool=2x1: no `reindex` layer of `full reuse` searches",
+        ),
+        (
+            &["eval", SHARED, "--switch", "quantization=off"],
+            "--switch quantization=off: the run has no quantization to switch off",
+        ),
+        (
+            &["eval", SHARED, "--switch", "quantization=on"],
+            "--switch quantization=on: the run's configuration names no formats",
+        ),
+        (&["eval", SHARED, "--switch", "quantization=fp4/none/none"], "16 numbers share a scale"),
+        (
+            &[
+                "eval",
+                SHARED,
+                "--layers",
+                "full+pool reuse",
+                "--pool",
+                "2x1",
+                "--pool-override",
+                "--switch",
+                "pool=off",
+            ],
+            "the pool is already told by --layers and --pool",
+        ),
+        (
+            &["eval", SHARED, "--sequences", "17"],
+            "--sequences 17: with sequences of 14 tokens the evaluation set has 16",
+        ),
+        (&["eval", SHARED, "--out", "thesis"], "thesis: is not empty and holds no evaluation"),
+        (&["eval", SHARED, "--out", "odd.toml"], "odd.toml: is no folder; give another --out"),
+        (&["eval", "out/windows/seed-0", "--out", "first"], "first/eval.json: is the evaluation of another run"),
     ] {
         let message = run(&mut command(lab.path(), arguments)).refused();
         assert!(message.contains(expected), "{expected}: {message}");
+        assert!(!lab.run_folder("shared").join("eval").exists(), "{message}");
+    }
+    for arguments in [
+        ["--context", "0"],
+        ["--context", "1e3"],
+        ["--context", "8,,9"],
+        ["--switch", "replay=on"],
+        ["--switch", "pool"],
+        ["--sequences", "0"],
+        ["--batch", "0"],
+    ] {
+        let ran = lab.csa2(&[&["eval", SHARED][..], &arguments].concat());
+        assert_eq!((ran.code, &ran.out[..]), (Some(2), ""), "{ran:?}");
     }
 }
 

@@ -66,7 +66,7 @@ fn against_context(evaluation: &Evaluation) -> Option<Plotted> {
         trained: evaluation.training_context.filter(|tokens| contexts.contains(tokens)).map(place),
     };
     let caption = format!(
-        "The same weights on sequences of other lengths, of which the task's `{}` changes and nothing else. Dashed: the training length.",
+        "The same weights on sequences of other lengths, of which the task's “{}” changes and nothing else. Dashed: the training length.",
         evaluation.length_key
     );
     Some((
