@@ -45,9 +45,12 @@ fn refused(options: &Options) -> String {
     plan(options, None).err().expect("must be refused").to_string()
 }
 
-/// Position, distance and loss of every target of the evaluation set: read from the tokens as a reader would, and from the logits by plain
+/// Position, distance and loss of a target, and whether it got the highest output.
+type Target = (usize, usize, f64, bool);
+
+/// Every target of the evaluation set: read from the tokens as a reader would, and from the logits by plain
 /// arithmetic. Keys are tokens 0 to 3, values 4 to 7.
-fn by_hand(options: &Options, tokens: usize) -> Vec<(usize, usize, f64, bool)> {
+fn by_hand(options: &Options, tokens: usize) -> Vec<Target> {
     let subject = Subject::open(&options.run, None, Path::new(""), "", &options.device).unwrap();
     let task = subject.task_config.stretched(tokens).unwrap().build(Path::new("")).unwrap();
     let model = subject.weights.model(subject.run.model_config(), &options.device).unwrap();
@@ -83,12 +86,12 @@ fn parts_are_what_a_reader_of_the_tokens_finds() {
         for (parts, number) in [(&row.positions, 0), (&row.distances, 1)] {
             let mut seen = 0;
             for part in parts {
-                let of = |target: &&(usize, usize, f64, bool)| {
+                let of = |target: &&Target| {
                     let number = [target.0, target.1][number];
                     (part.from..=part.to).contains(&number)
                 };
                 let inside: Vec<_> = targets.iter().filter(of).collect();
-                let share = |of: &dyn Fn(&(usize, usize, f64, bool)) -> f64| {
+                let share = |of: &dyn Fn(&Target) -> f64| {
                     inside.iter().map(|target| of(target)).sum::<f64>() / inside.len() as f64
                 };
                 assert_eq!(part.measure.targets, inside.len());

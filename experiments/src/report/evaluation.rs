@@ -27,13 +27,18 @@ pub fn write(out: &Path, evaluation: &Evaluation) -> Result<(), ReportError> {
 
 /// Every setting at every length for a terminal of `width` columns.
 pub fn table(evaluation: &Evaluation, width: u16) -> String {
-    let (titles, rows) = rows(evaluation);
-    let mut table = new_table();
-    table.set_header(title_cells(&titles, 1));
-    for row in &rows {
-        table.add_row(cells(row, 1));
+    let drawn = |(titles, rows): &Text| {
+        let mut table = new_table();
+        table.set_header(title_cells(titles, 1));
+        for row in rows {
+            table.add_row(cells(row, 1));
+        }
+        print(table, width)
+    };
+    let mut out = drawn(&rows(evaluation));
+    if let Some((title, text)) = by_tag(evaluation) {
+        out += &format!("\n{title}\n{}", drawn(&text));
     }
-    let mut out = print(table, width);
     out += &format!("{}.\n", key(evaluation));
     for line in foreign(evaluation) {
         out += &format!("{}\n", format::terminal(&line));
@@ -49,8 +54,9 @@ fn key(evaluation: &Evaluation) -> String {
     } else {
         String::new()
     };
+    let trained = if evaluation.training_context.is_some() { "; *: the training length" } else { "" };
     format!(
-        "± is half the 95% interval over sequences; {} is better where it is {better}{other}",
+        "± is half the 95% interval over sequences; {} is better where it is {better}{trained}{other}",
         evaluation.metric_label()
     )
 }
@@ -69,7 +75,7 @@ fn number(mean: &Mean) -> String {
     format::estimate(&estimate, format::value)
 }
 
-/// Tags that every row has, so that they can be columns; of a single length also positions and distances.
+/// Tags that every row has, so that they can be columns: where there is one length, those of positions and distances too.
 fn shared_tags(evaluation: &Evaluation) -> Vec<&str> {
     let has = |row: &Row, name: &str| row.tags.iter().any(|part| part.name == name);
     let first = evaluation.rows.first().map_or(&[][..], |row| &row.tags);
@@ -81,28 +87,39 @@ fn shared_tags(evaluation: &Evaluation) -> Vec<&str> {
 }
 
 /// Titles and rows of text.
-fn rows(evaluation: &Evaluation) -> (Vec<String>, Vec<Vec<String>>) {
-    let tags = shared_tags(evaluation);
-    let headline = evaluation.metric_tag.as_deref();
-    let shown: Vec<&str> = tags.into_iter().filter(|tag| Some(*tag) != headline).collect();
-    let mut titles =
-        vec!["measured".to_owned(), "tokens".into(), "sequences".into(), evaluation.metric_label(), "loss".into()];
-    titles.extend(shown.iter().map(|tag| (*tag).to_owned()));
+type Text = (Vec<String>, Vec<Vec<String>>);
+
+/// What a row is of, as the first columns of every table.
+fn named(evaluation: &Evaluation, row: &Row) -> [String; 2] {
+    let trained = if evaluation.training_context == Some(row.context) { "*" } else { "" };
+    [row.label(), format!("{}{trained}", row.context)]
+}
+
+/// Every setting at every length.
+fn rows(evaluation: &Evaluation) -> Text {
+    let titles = ["measured", "tokens", "sequences", &evaluation.metric_label(), "loss"].map(str::to_owned);
     let row = |row: &Row| {
-        let judged = row.headline(headline);
         let text = |mean: Option<Mean>| mean.map_or("–".into(), |mean| number(&mean));
-        let trained = if evaluation.training_context == Some(row.context) { "trained: " } else { "" };
-        let mut line = vec![
-            row.label(),
-            format!("{trained}{}", row.context),
-            row.sequences.to_string(),
-            text(judged.map(|measure| measure.metric)),
-            text(row.all.map(|measure| measure.loss)),
-        ];
-        line.extend(shown.iter().map(|tag| text(row.headline(Some(tag)).map(|measure| measure.metric))));
-        line
+        let judged = row.headline(evaluation.metric_tag.as_deref());
+        let means = [judged.map(|measure| measure.metric), row.all.map(|measure| measure.loss)].map(text);
+        named(evaluation, row).into_iter().chain([row.sequences.to_string()]).chain(means).collect()
     };
-    (titles, evaluation.rows.iter().map(row).collect())
+    (titles.to_vec(), evaluation.rows.iter().map(row).collect())
+}
+
+/// The metric by those tags that every row has; none where there are none.
+fn by_tag(evaluation: &Evaluation) -> Option<(String, Text)> {
+    let tags = shared_tags(evaluation);
+    let kind = tags.first()?.rsplit_once(' ').map_or("kind of query", |(kind, _)| kind);
+    let short = |tag: &&str| tag.strip_prefix(kind).unwrap_or(tag).trim().to_owned();
+    let titles = ["measured", "tokens"].map(str::to_owned).into_iter().chain(tags.iter().map(short));
+    let row = |row: &Row| {
+        let mean = |tag: &&str| row.headline(Some(tag)).map_or("–".into(), |measure| number(&measure.metric));
+        named(evaluation, row).into_iter().chain(tags.iter().map(mean)).collect()
+    };
+    let text = (titles.collect(), evaluation.rows.iter().map(row).collect());
+    let name = if evaluation.metric == Metric::Accuracy { "Accuracy" } else { "Bits per byte" };
+    Some((format!("{name} by {kind}"), text))
 }
 
 /// What was found, in sentences.
@@ -159,6 +176,9 @@ fn page(evaluation: &Evaluation) -> Result<String, ReportError> {
     ]);
     body += "<h3>Settings and lengths</h3>\n";
     body += &html_table(rows(evaluation));
+    if let Some((title, text)) = by_tag(evaluation) {
+        body += &format!("<h4>{}</h4>\n{}", escape(&title), html_table(text));
+    }
     body += &format!("<p class=\"quiet\">{}.</p>\n", escape(&key(evaluation)));
     body += "<h3>Figures</h3>\n<div class=\"figures\">\n";
     for chart in charts::evaluation(evaluation)? {
@@ -323,11 +343,11 @@ mod tests {
     fn every_mismatch_is_told_and_the_training_length_marked() {
         let evaluation = sample();
         let text = table(&evaluation, 200);
-        assert_eq!(text.matches("pool=4x2 †").count(), 2, "{text}");
+        assert_eq!(text.matches("pool=4x2 †").count(), 2 * 2, "in both tables: {text}");
         assert!(text.contains("† These weights were not trained in the model that they are measured in here: pool=4x2: weights trained with"), "{text}");
-        assert_eq!(text.matches("trained: 16").count(), 2, "{text}");
+        assert_eq!(text.matches("16*").count(), 2 * 2, "{text}");
         // A tag that only one length has is no column.
-        assert!(text.contains("depth 9%") && !text.contains("depth 16%"), "{text}");
+        assert!(text.contains("Accuracy by depth\n") && text.contains(" 9%") && !text.contains(" 16%"), "{text}");
         assert!(text.contains("“gap”"), "{text}");
         let plain = Evaluation { rows: evaluation.rows[..1].to_vec(), ..evaluation.clone() };
         assert!(!table(&plain, 200).contains('†'));

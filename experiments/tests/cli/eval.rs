@@ -90,10 +90,10 @@ fn lengths_and_switches_are_told_in_every_form_and_come_out_the_same_again() {
     assert!(ran.out.contains("model   full reindex, no candidate pool") && ran.out.contains(mismatch), "{ran:?}");
     let rows: Vec<[&str; 3]> = table(&ran.out).iter().map(|cells| [cells[0], cells[1], cells[2]]).collect();
     let expected = [
-        ["as trained", "trained: 14", "16"],
+        ["as trained", "14*", "16"],
         ["as trained", "28", "16"],
         ["as trained", "56", "16"],
-        ["pool=2x1 †", "trained: 14", "16"],
+        ["pool=2x1 †", "14*", "16"],
         ["pool=2x1 †", "28", "16"],
         ["pool=2x1 †", "56", "16"],
     ];
