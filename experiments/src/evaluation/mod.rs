@@ -233,9 +233,11 @@ fn every_row(
     progress: &Progress,
 ) -> Result<Vec<Row>, EvaluationError> {
     let mut rows = Vec::new();
+    // Of every length what the first setting came to.
+    let mut first: Vec<Vec<(f64, f64)>> = Vec::new();
     for setting in &plan.settings {
         let model = plan.subject.weights.model(&setting.model, &options.device)?;
-        for length in &plan.lengths {
+        for (place, length) in plan.lengths.iter().enumerate() {
             let task = &*length.task;
             let cx = measuring(&setting.model, task.seq_len(), None, &options.device);
             let (mut tally, mut sums) = (Tally::new(task), Sums::new(task, length.batches()));
@@ -255,6 +257,11 @@ fn every_row(
                     value,
                 });
             }
+            let own = sums.by_sequence(task.metric_tag());
+            let difference = first.get(place).and_then(|first| sums::difference(&own, first));
+            if first.len() == place {
+                first.push(own);
+            }
             rows.push(Row {
                 setting: setting.name.clone(),
                 layers: setting.model.layers.to_string(),
@@ -267,6 +274,7 @@ fn every_row(
                 task: task.describe(),
                 values,
                 all: sums.all(),
+                difference,
                 tags: sums.tags(),
                 positions: sums.positions(),
                 distances: sums.distances(),

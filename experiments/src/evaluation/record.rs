@@ -89,6 +89,8 @@ pub struct Row {
     pub values: BTreeMap<String, f64>,
     /// Over all targets; none where there is none.
     pub all: Option<Measure>,
+    /// The metric less that of the first setting, sequence by sequence; none in the first setting.
+    pub difference: Option<Mean>,
     /// By tag.
     pub tags: Vec<TagPart>,
     /// By position in the sequence.
@@ -231,6 +233,20 @@ impl Evaluation {
             row.tags.iter().for_each(|part| line("tag", &part.name, None, &part.measure));
             row.positions.iter().for_each(|part| line("position", "", Some((part.from, part.to)), &part.measure));
             row.distances.iter().for_each(|part| line("distance", "", Some((part.from, part.to)), &part.measure));
+            if let Some(difference) = row.difference {
+                let fields = [
+                    csv_field(&row.setting),
+                    csv_field(&row.mismatch().unwrap_or_default()),
+                    row.context.to_string(),
+                    self.training_context.map_or(String::new(), |tokens| tokens.to_string()),
+                    "difference,,,,,".into(),
+                    difference.mean.to_string(),
+                    number(difference.half_width),
+                    String::new(),
+                    row.sequences.to_string(),
+                ];
+                out += &(fields.join(",") + "\n");
+            }
         }
         out
     }

@@ -7,7 +7,7 @@ use super::record::{Mean, Measure, Part, TagPart};
 use crate::stats;
 
 /// Groups of neighbouring positions at most.
-const POSITIONS: usize = 64;
+const POSITIONS: usize = 32;
 
 /// Groups of neighbouring distances at most.
 const DISTANCES: usize = 12;
@@ -60,7 +60,22 @@ fn cell(cells: &mut Vec<Cell>, sequence: usize) -> &mut Cell {
     &mut cells[sequence]
 }
 
+/// The mean difference of two measurements of the same sequences, sequence by sequence (see [`Sums::by_sequence`]).
+pub fn difference(here: &[(f64, f64)], there: &[(f64, f64)]) -> Option<Mean> {
+    let differences: Vec<(f64, f64)> = here.iter().zip(there).map(|(here, there)| (here.0 - there.0, here.1)).collect();
+    let estimate = stats::pooled(&differences).ok()?;
+    Some(Mean { mean: estimate.mean, half_width: estimate.half_width })
+}
+
 impl Cell {
+    /// The sum of the metric.
+    fn sum(&self, metric: Metric) -> f64 {
+        match metric {
+            Metric::Accuracy => self.correct,
+            Metric::BitsPerByte => self.loss / std::f64::consts::LN_2,
+        }
+    }
+
     fn add(&mut self, outcome: &Outcome) {
         self.targets += 1.0;
         self.loss += outcome.loss;
@@ -79,10 +94,7 @@ fn measure(cells: &[Cell], metric: Metric) -> Option<Measure> {
         targets: cells.iter().map(|cell| cell.targets).sum::<f64>() as usize,
         sequences: cells.iter().filter(|cell| cell.targets > 0.0).count(),
         loss: mean(&|cell| cell.loss)?,
-        metric: match metric {
-            Metric::Accuracy => mean(&|cell| cell.correct)?,
-            Metric::BitsPerByte => mean(&|cell| cell.loss / std::f64::consts::LN_2)?,
-        },
+        metric: mean(&|cell| cell.sum(metric))?,
     })
 }
 
@@ -151,6 +163,15 @@ impl Sums {
     /// Over all targets.
     pub fn all(&self) -> Option<Measure> {
         measure(&self.all, self.metric)
+    }
+
+    /// The metric of every sequence, as the sum over its targets and their number: those of the tag by which the task is judged, or all.
+    pub fn by_sequence(&self, tag: Option<&str>) -> Vec<(f64, f64)> {
+        let cells = match tag {
+            None => Some(&self.all),
+            Some(tag) => self.tags.iter().find(|(name, _)| name == tag).map(|(_, cells)| cells),
+        };
+        cells.into_iter().flatten().map(|cell| (cell.sum(self.metric), cell.targets)).collect()
     }
 
     /// By the task's tags; those without a target are left out.

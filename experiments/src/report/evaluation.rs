@@ -71,8 +71,11 @@ fn foreign(evaluation: &Evaluation) -> Vec<String> {
 }
 
 fn number(mean: &Mean) -> String {
-    let estimate = Estimate { n: 0, mean: mean.mean, sd: None, half_width: mean.half_width };
-    format::estimate(&estimate, format::value)
+    format::estimate(&estimate(mean), format::value)
+}
+
+fn estimate(mean: &Mean) -> Estimate {
+    Estimate { n: 0, mean: mean.mean, sd: None, half_width: mean.half_width }
 }
 
 /// Tags that every row has, so that they can be columns: where there is one length, those of positions and distances too.
@@ -97,14 +100,19 @@ fn named(evaluation: &Evaluation, row: &Row) -> [String; 2] {
 
 /// Every setting at every length.
 fn rows(evaluation: &Evaluation) -> Text {
-    let titles = ["measured", "tokens", "sequences", &evaluation.metric_label(), "loss"].map(str::to_owned);
+    let mut titles =
+        ["measured", "tokens", "sequences", &evaluation.metric_label(), "loss"].map(str::to_owned).to_vec();
+    let several = evaluation.settings().len() > 1;
+    titles.extend(several.then(|| "difference to the first setting".to_owned()));
     let row = |row: &Row| {
         let text = |mean: Option<Mean>| mean.map_or("–".into(), |mean| number(&mean));
         let judged = row.headline(evaluation.metric_tag.as_deref());
         let means = [judged.map(|measure| measure.metric), row.all.map(|measure| measure.loss)].map(text);
-        named(evaluation, row).into_iter().chain([row.sequences.to_string()]).chain(means).collect()
+        let difference = row.difference.map_or("–".into(), |mean| format::estimate(&estimate(&mean), format::signed));
+        let line = named(evaluation, row).into_iter().chain([row.sequences.to_string()]).chain(means);
+        line.chain(several.then_some(difference)).collect()
     };
-    (titles.to_vec(), evaluation.rows.iter().map(row).collect())
+    (titles, evaluation.rows.iter().map(row).collect())
 }
 
 /// The metric by those tags that every row has; none where there are none.
@@ -141,16 +149,13 @@ fn answer(evaluation: &Evaluation) -> Vec<String> {
             rows.iter().filter_map(|row| Some(format!("{} {}", number(&headline(row)?), place(row)))).collect();
         out.push(format!("{}: {label} {}.", format::heading(setting), told.join(", ")));
     }
-    if let Some(row) = evaluation.rows.first().filter(|_| evaluation.metric == Metric::BitsPerByte)
+    let text = evaluation.metric == Metric::BitsPerByte;
+    let own = evaluation.rows.iter().find(|row| Some(row.context) == evaluation.training_context);
+    if let Some(row) = own.or(evaluation.rows.first()).filter(|_| text)
         && let (Some(first), Some(last)) = (row.positions.first(), row.positions.last())
     {
         let at = |part: &Part| format!("{} at position {}", number(&part.measure.metric), part.name());
-        out.push(format!(
-            "More context helps or not: with {} tokens, bits per byte {}, {}.",
-            row.context,
-            at(first),
-            at(last)
-        ));
+        out.push(format!("What context brings in {} tokens: bits per byte {}, {}.", row.context, at(first), at(last)));
     }
     out
 }
@@ -251,7 +256,8 @@ fn method(evaluation: &Evaluation) -> Vec<(&'static str, String)> {
     if evaluation.settings().len() > 1 {
         method.push((
             "Switch",
-            "One thing is otherwise than in the first row, the weights are the same. A pool bounds where reindex layers search; \
+            "One thing is otherwise than in the first setting, the weights are the same. The difference is that of the metric, taken sequence by \
+             sequence, so its interval is narrower than those of the two. A pool bounds where reindex layers search; \
              quantization rounds cached vectors to the formats in which decoding would keep them."
                 .into(),
         ));
@@ -285,6 +291,7 @@ mod tests {
             task: "recall".into(),
             values: BTreeMap::new(),
             all: Some(measure(0.5)),
+            difference: mismatch.map(|_| Mean { mean: -0.25, half_width: Some(0.125) }),
             tags: vec![
                 TagPart { name: format!("depth {context}%"), measure: measure(0.25) },
                 TagPart { name: "depth 9%".into(), measure: measure(0.75) },
@@ -348,7 +355,7 @@ mod tests {
         assert_eq!(text.matches("16*").count(), 2 * 2, "{text}");
         // A tag that only one length has is no column.
         assert!(text.contains("Accuracy by depth\n") && text.contains(" 9%") && !text.contains(" 16%"), "{text}");
-        assert!(text.contains("“gap”"), "{text}");
+        assert!(text.contains("“gap”") && text.contains("−0.2500 ± 0.1250"), "{text}");
         let plain = Evaluation { rows: evaluation.rows[..1].to_vec(), ..evaluation.clone() };
         assert!(!table(&plain, 200).contains('†'));
         let told = answer(&evaluation);
@@ -363,7 +370,8 @@ mod tests {
         let evaluation = sample();
         let csv = evaluation.csv();
         let lines: Vec<&str> = csv.lines().collect();
-        assert_eq!(lines.len(), 1 + 4 * (1 + 2 + 2 + 2));
+        assert_eq!(lines.len(), 1 + 4 * (1 + 2 + 2 + 2) + 2);
+        assert!(csv.contains(",difference,,,,,,-0.25,0.125,,4\n"), "{csv}");
         let fields = lines[0].split(',').count();
         assert!(lines.iter().skip(1).take(14).all(|line| line.split(',').count() == fields), "{csv}");
         assert_eq!(lines[2], "as trained,,16,16,tag,depth 16%,,,0.75,0.01,0.25,0.01,8,4");

@@ -4,10 +4,14 @@ use plotters::style::text_anchor::{HPos, VPos};
 
 use super::axis::{Axis, metric_axis};
 use super::plot::{Canvas, Drawn, Frame, INK, MUTED, Style, Styles, UNIT, draw, text_width};
+use super::rows::bar;
 use super::{Figure, Layout, SIZE};
 use crate::evaluation::{Evaluation, Mean, Measure, Part, Row};
 use crate::report::{ReportError, format};
 use csa2_train::tasks::Metric;
+
+/// Points of a curve that have markers and bars; more have a band, for bars would hide the curve.
+const FEW: usize = 16;
 
 /// One curve: the name of its setting, and its points.
 struct Line {
@@ -66,7 +70,7 @@ fn against_context(evaluation: &Evaluation) -> Option<Plotted> {
         trained: evaluation.training_context.filter(|tokens| contexts.contains(tokens)).map(place),
     };
     let caption = format!(
-        "The same weights on sequences of other lengths, of which the task's “{}” changes and nothing else. Dashed: the training length.",
+        "The same weights on sequences of other lengths, of which the task's “{}” changes and nothing else. Bars: 95% interval over sequences, with an arrow where it goes on. Dashed: the training length.",
         evaluation.length_key
     );
     Some((
@@ -86,7 +90,7 @@ fn by_position(evaluation: &Evaluation) -> Plotted {
     };
     let panels = panels(evaluation, |row| &row.positions, of, true);
     let caption = format!(
-        "Mean over the targets at a position{}; bands: 95% interval over sequences. Position 0 is the first token.",
+        "Mean over the targets at a position{}; bars or bands: 95% interval over sequences. Position 0 is the first token.",
         grouped(evaluation, |row| &row.positions)
     );
     (format::heading(&format!("{name} by position")), "position in the sequence".into(), label.into(), panels, caption)
@@ -98,7 +102,7 @@ fn by_distance(evaluation: &Evaluation) -> Option<Plotted> {
     }
     let panels = panels(evaluation, |row| &row.distances, |measure| measure.metric, false);
     let caption = format!(
-        "Tokens from the one that holds the answer to the query that asks for it{}; bands: 95% interval over sequences.",
+        "Tokens from the one that holds the answer to the query that asks for it{}; bars or bands: 95% interval over sequences.",
         grouped(evaluation, |row| &row.distances)
     );
     let label = if evaluation.metric == Metric::Accuracy { "accuracy, all queries" } else { "bits per byte" };
@@ -124,12 +128,11 @@ fn by_tag(evaluation: &Evaluation) -> Option<Plotted> {
         lines: lines(evaluation, |row| row.context == context, points),
         trained: None,
     });
-    let caption = "Mean over the targets of each kind; bars: 95% interval over sequences.".to_owned();
-    let caption = if kind == "depth" {
-        "Where the fact lies in the haystack: 0% is its oldest token, 100% the last before the queries. Bands: 95% interval over sequences.".to_owned()
-    } else {
-        caption.replace("bars", "bands")
+    let caption = match kind {
+        "depth" => "Where the fact lies in the haystack: 0% is its oldest token, 100% the last before the queries.",
+        _ => "Mean over the targets of each kind.",
     };
+    let caption = format!("{caption} Bars: 95% interval over sequences.");
     Some((format!("Accuracy by {kind}"), kind.to_owned(), "accuracy".into(), panels.collect(), caption))
 }
 
@@ -213,21 +216,31 @@ fn drawing(canvas: &Canvas, panel: &Panel, styles: &Styles) -> Drawn {
         canvas.text((place.max(left), bottom - 4 * UNIT), label, anchor, VPos::Bottom, INK)?;
     }
     let style = |line: &Line| styles.get(&line.name).copied().unwrap_or(Style::of(0));
-    for line in panel.lines.iter().rev() {
+    for line in panel.lines.iter().rev().filter(|line| line.points.len() > FEW) {
         let end =
             |sign: f64| move |(x, mean): &(f64, Mean)| canvas.at(*x, mean.mean + sign * mean.half_width.unwrap_or(0.0));
         let outline: Vec<_> = line.points.iter().map(end(1.0)).chain(line.points.iter().rev().map(end(-1.0))).collect();
-        if line.points.len() > 1 {
-            canvas.fill(outline, style(line).colour, 0.14)?;
-        }
+        canvas.fill(outline, style(line).colour, 0.14)?;
     }
-    for line in panel.lines.iter().rev() {
-        let places: Vec<_> = line.points.iter().map(|(x, mean)| canvas.at(*x, mean.mean)).collect();
+    for (index, line) in panel.lines.iter().enumerate().rev() {
+        // Side by side, for their bars would hide each other.
+        let few = line.points.len() <= FEW;
+        let shift = if few { (2 * index as i32 - (panel.lines.len() as i32 - 1)) * 5 * UNIT / 2 } else { 0 };
+        let at = |x: f64, value: f64| {
+            let (across, along) = canvas.at(x, value);
+            (across + shift, along)
+        };
+        for (x, mean) in line.points.iter().filter(|_| few) {
+            if let Some(half) = mean.half_width.filter(|half| *half > 0.0) {
+                let end = |value: f64| (at(*x, value), !canvas.holds_y(value));
+                bar(canvas, end(mean.mean - half), end(mean.mean + half), style(line).colour)?;
+            }
+        }
+        let places: Vec<_> = line.points.iter().map(|(x, mean)| at(*x, mean.mean)).collect();
         if places.len() > 1 {
             canvas.line(places.clone(), style(line).colour, 2.0, style(line).dash)?;
         }
-        // Many markers would hide the curve.
-        if places.len() <= 16 {
+        if few {
             places.into_iter().try_for_each(|place| canvas.marker(place, &style(line), 3.6))?;
         }
     }
