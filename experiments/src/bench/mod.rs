@@ -12,6 +12,7 @@ mod inputs;
 mod json;
 pub mod kl;
 pub mod peak;
+pub mod prefill;
 pub mod query;
 pub mod readout;
 pub mod select;
@@ -174,6 +175,13 @@ impl Bench {
         };
         let parts = names.into_iter().enumerate().map(|(index, name)| (name, part(index))).collect();
         Ok(Row { subject, timing: Timing::of(&seconds), matmul, parts })
+    }
+
+    /// A row of seconds that were measured in turns with others'; the matrix product is timed behind them.
+    fn timed(&self, subject: Subject, seconds: &[f64]) -> Result<Row, BenchError> {
+        let after = 2.0 * (MATMUL as f64).powi(3) / timing::median(&self.matmul()?);
+        let matmul = Matmul { before: after, after, rate: after };
+        Ok(Row { subject, timing: Timing::of(seconds), matmul, parts: Vec::new() })
     }
 
     /// Seconds of some matrix products.

@@ -2,6 +2,7 @@
 
 mod decode;
 mod flags;
+mod prefill;
 
 use std::process::ExitCode;
 
@@ -9,6 +10,7 @@ use serde_json::json;
 
 use self::decode::{DecodeFlags, MemoryFlags};
 use self::flags::{GeometryFlags, KlFlags, QueryFlags, ReadoutFlags, SelectFlags, StepFlags};
+use self::prefill::PrefillFlags;
 use super::Failure;
 use crate::backend::Backend;
 use crate::bench::readout::Measured;
@@ -47,7 +49,7 @@ struct Common {
     json: bool,
 }
 
-/// What is measured; everything but `decode` where it is left out.
+/// What is measured; everything but `decode` and `prefill` where it is left out.
 #[derive(Debug, clap::Subcommand)]
 enum Operator {
     /// Attention over window and selected entries, forward and backward
@@ -75,6 +77,11 @@ enum Operator {
         after_help = "Ten layers of the released pattern with random weights and packed caches that are filled with made-up vectors, the same with every\nlayer full, and windows without a limit (dense). Beside them: scoring and copying bandwidth, prompts, memory of a process of its\nown, and caches on disk. 4K..512K takes some minutes and 1 GiB.\n\nExamples:\n  csa2 bench decode\n  csa2 bench decode --context 16K,512K --tokens 200\n  csa2 bench decode --context 4K..512K --out decode-cost"
     )]
     Decode(DecodeFlags),
+    /// Reading a long prompt: whole, and with bounded replay
+    #[command(
+        after_help = "Ten layers with random weights and packed caches, five of them in the decoder, which sees the end of the prompt alone: a replay of the\nwindow, and one that is exact.\n\nExamples:\n  csa2 bench prefill\n  csa2 bench prefill --context 8K,32K"
+    )]
+    Prefill(PrefillFlags),
     /// A whole training step
     #[command(
         after_help = "Without --config: the quickstart's model (`swa full reuse*2`) on 32 sequences of 48 tokens.\n\nExamples:\n  csa2 bench step\n  csa2 bench step --config configs/quickstart.toml --variant \"all full\""
@@ -186,6 +193,11 @@ fn measure(args: &Args, bench: &Bench, threads: usize) -> Result<Results, Failur
                 for (case, shape) in held(backend, &flags.cases, |shape| flags.change(shape))? {
                     results.rows.push(query::run(bench, &case, &shape)?);
                 }
+            }
+            Operator::Prefill(flags) => {
+                let found = flags.measure(backend, bench)?;
+                results.rows.extend(found.rows);
+                results.ratios.extend(found.ratios);
             }
             // Measured otherwise, before it comes to this.
             Operator::Decode(_) | Operator::DecodeMemory(_) => {}

@@ -7,6 +7,7 @@
 mod error;
 mod memory;
 mod record;
+mod replay;
 mod sums;
 pub mod switch;
 #[cfg(test)]
@@ -240,12 +241,18 @@ fn every_row(
         for (place, length) in plan.lengths.iter().enumerate() {
             let task = &*length.task;
             let cx = measuring(&setting.model, task.seq_len(), None, &options.device);
+            let mut prompt = 0;
             let (mut tally, mut sums) = (Tally::new(task), Sums::new(task, length.batches()));
             for batch in length.batches() {
                 if stop.load(Ordering::Relaxed) {
                     return Err(EvaluationError::Interrupted);
                 }
-                let outcomes = tally.add(&batch, &model.forward(tokens(&batch, &options.device), &cx))?;
+                let output = match setting.replay {
+                    None => model.forward(tokens(&batch, &options.device), &cx),
+                    Some(replay) => replay::forward(&model, &setting.model, &batch, replay, &options.device),
+                };
+                prompt = prompt.max(replay::prompt(&batch));
+                let outcomes = tally.add(&batch, &output)?;
                 sums.add(&batch, &outcomes);
                 progress.add((batch.rows * batch.len) as u64);
             }
@@ -269,6 +276,7 @@ fn every_row(
                 quantization: setting.model.quantization,
                 pool_mismatch: setting.pool_mismatch.clone(),
                 quantization_mismatch: setting.quantization_mismatch.clone(),
+                replay: setting.replay.map(|replay| replay::words(&setting.model, replay, prompt)),
                 context: task.seq_len(),
                 sequences: sums.sequences(),
                 task: task.describe(),

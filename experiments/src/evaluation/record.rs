@@ -79,6 +79,8 @@ pub struct Row {
     pub pool_mismatch: Option<String>,
     /// In words, that the weights were trained with other number formats.
     pub quantization_mismatch: Option<String>,
+    /// In words, that prompts went through the decoder with their ends alone.
+    pub replay: Option<String>,
     /// Tokens of a sequence.
     pub context: usize,
     /// Sequences measured.
@@ -110,14 +112,17 @@ impl Row {
 
     /// The setting with a mark where the weights were trained otherwise.
     pub fn label(&self) -> String {
-        let foreign = self.pool_mismatch.is_some() || self.quantization_mismatch.is_some();
+        let foreign = self.mismatch().is_some();
         format!("{}{}", self.setting, if foreign { " †" } else { "" })
     }
 
     /// What the weights were trained with otherwise, in words.
     pub fn mismatch(&self) -> Option<String> {
-        let parts: Vec<&str> =
-            [&self.pool_mismatch, &self.quantization_mismatch].into_iter().flatten().map(String::as_str).collect();
+        let parts: Vec<&str> = [&self.pool_mismatch, &self.quantization_mismatch, &self.replay]
+            .into_iter()
+            .flatten()
+            .map(String::as_str)
+            .collect();
         (!parts.is_empty()).then(|| parts.join("; "))
     }
 }
@@ -194,7 +199,8 @@ impl Evaluation {
     pub fn mismatches(&self) -> Vec<(String, String)> {
         let mut found: Vec<(String, String)> = Vec::new();
         for (label, mismatch) in self.rows.iter().filter_map(|row| Some((row.label(), row.mismatch()?))) {
-            if !found.iter().any(|(other, _)| *other == label) {
+            // What a replay leaves out depends on the length.
+            if !found.contains(&(label.clone(), mismatch.clone())) {
                 found.push((label, mismatch));
             }
         }

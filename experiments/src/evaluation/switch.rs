@@ -9,6 +9,7 @@ use std::str::FromStr;
 use csa2_model::config::{ModelConfig, PoolConfig, QuantFormat, QuantizationConfig};
 use csa2_model::mix::LayerPlan;
 
+use super::replay;
 use crate::ablation::TRAINED;
 
 /// One thing that is otherwise than the weights were trained with.
@@ -18,6 +19,8 @@ pub enum Switch {
     Quantization(Formats),
     /// The candidate pool; none where every visible entry is searched.
     Pool(Option<PoolConfig>),
+    /// The last tokens of a prompt, so many, alone go through the decoder.
+    Replay(usize),
 }
 
 /// Number formats, as a switch says them.
@@ -38,6 +41,8 @@ pub struct Setting {
     pub name: String,
     /// The model.
     pub model: ModelConfig,
+    /// Tokens of a bounded replay, where there is one.
+    pub replay: Option<usize>,
     /// In words, that the weights were trained with another candidate pool.
     pub pool_mismatch: Option<String>,
     /// In words, that the weights were trained with other number formats.
@@ -54,6 +59,7 @@ impl Setting {
             quantization_mismatch: told(formats_words(trained.quantization), formats_words(model.quantization)),
             name,
             model,
+            replay: None,
         }
     }
 
@@ -74,6 +80,11 @@ impl Switch {
         let mut model = from.model.clone();
         match self {
             Self::Quantization(formats) => model.quantization = formats.of(from.model.quantization)?,
+            Self::Replay(tokens) => {
+                replay::check(&model, tokens)?;
+                let name = self.to_string();
+                return Ok(Setting { name, replay: Some(tokens), ..from.clone() });
+            }
             Self::Pool(None) => {
                 if model.pool.is_none() {
                     return Err(format!(
@@ -176,11 +187,16 @@ impl FromStr for Switch {
         match text.split_once('=') {
             Some(("quantization", formats)) => parse_formats(formats).map(Self::Quantization),
             Some(("pool", "off")) => Ok(Self::Pool(None)),
+            Some(("replay", tokens)) => {
+                let digits = !tokens.is_empty() && tokens.bytes().all(|byte| byte.is_ascii_digit());
+                let tokens = tokens.parse().ok().filter(|_| digits);
+                tokens.map(Self::Replay).ok_or_else(|| "a replay is a number of tokens, such as replay=128".into())
+            }
             Some(("pool", size)) => {
                 parse_pool(size).map(|pool| Self::Pool(Some(pool))).map_err(|wrong| wrong + ", or off")
             }
             _ => {
-                Err("a switch is quantization=on, quantization=off, quantization=fp4/fp4/fp8, pool=off or pool=4x2"
+                Err("a switch is quantization=on, quantization=off, quantization=fp4/fp4/fp8, pool=off, pool=4x2 or replay=128"
                     .into())
             }
         }
@@ -196,6 +212,7 @@ impl fmt::Display for Switch {
                 let [main, index, window] = [formats.main_kv, formats.index, formats.window].map(QuantFormat::name);
                 write!(f, "quantization={main}/{index}/{window}")
             }
+            Self::Replay(tokens) => write!(f, "replay={tokens}"),
             Self::Pool(None) => f.write_str("pool=off"),
             Self::Pool(Some(pool)) => write!(f, "pool={}x{}", pool.blocks, pool.block_size),
         }
@@ -237,12 +254,17 @@ mod tests {
 
     #[test]
     fn switches_print_as_they_are_written() {
-        for text in ["quantization=on", "quantization=off", "quantization=fp4/none/fp8", "pool=off", "pool=16x2"] {
+        for text in
+            ["quantization=on", "quantization=off", "quantization=fp4/none/fp8", "pool=off", "pool=16x2", "replay=8"]
+        {
             assert_eq!(text.parse::<Switch>().unwrap().to_string(), text);
         }
         for (text, part) in [
             ("", "a switch is"),
-            ("replay=on", "a switch is"),
+            ("replay=on", "such as replay=128"),
+            ("replay=", "such as replay=128"),
+            ("replay=+8", "such as replay=128"),
+            ("replays=8", "a switch is"),
             ("pool", "a switch is"),
             ("pool=on", "such as 4x2, or off"),
             ("quantization=fp4", "such as fp4/fp4/fp8"),
@@ -299,6 +321,8 @@ mod tests {
             ("full reuse", true, "quantization=on", "it is on anyway"),
             ("full reuse", true, "quantization=none/none/fp8", "is the model that is measured anyway"),
             ("full reuse", false, "quantization=none/fp4/none", "index_dim"),
+            ("swa*2", false, "replay=128", "no layer of `swa*2` is `full`"),
+            ("full reuse", false, "replay=0", "would not be whole behind a replay of 0"),
         ] {
             let message = applied(mix, quantized, switch).unwrap_err();
             assert!(message.contains(part), "{switch}: {message}");

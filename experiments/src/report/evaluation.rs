@@ -286,6 +286,7 @@ mod tests {
             quantization: csa2_model::config::QuantizationConfig::default(),
             pool_mismatch: mismatch.map(str::to_owned),
             quantization_mismatch: None,
+            replay: None,
             context,
             sequences: 4,
             task: "recall".into(),

@@ -43,8 +43,8 @@ use crate::results::{
 };
 
 pub use decode::{table as decode_table, write as write_decode};
-pub use format::{context as context_label, csv as csv_field};
 pub use evaluation::{table as evaluation_table, write as write_evaluation};
+pub use format::{context as context_label, csv as csv_field};
 pub use json::render as render_json;
 pub use overlap::{table as overlap_table, write as write_overlap};
 pub use probe::{table as probe_table, write as write_probe};

@@ -155,3 +155,14 @@ fn shapes_that_cannot_be_are_refused() {
         assert!(ran.err.starts_with("error: "), "{ran:?}");
     }
 }
+
+#[test]
+fn a_prompt_is_read_whole_and_with_replays() {
+    let lab = Lab::new();
+    let told = lab.csa2(&["bench", "prefill", "--context", "1K", "--quick", "--json"]).fine().json();
+    let cases: Vec<&str> =
+        told["results"].as_array().unwrap().iter().map(|row| row["case"].as_str().unwrap()).collect();
+    assert_eq!(cases, ["whole", "replay of 128", "replay of 636"]);
+    assert_eq!(told["ratios"].as_array().unwrap().len(), 2);
+    assert_eq!(lab.csa2(&["bench", "prefill", "--context", "0"]).code, Some(2));
+}

@@ -33,6 +33,38 @@ fn a_run_measures_what_it_measured_at_its_end() {
     assert!(!text.contains("mismatch"), "{text}");
 }
 
+/// Sequences of 14 tokens, a window of 4, two layers in the decoder: a replay of 7 tokens is exact, one of 4 need not be.
+#[test]
+fn a_bounded_replay_is_a_switch() {
+    let lab = lab();
+    let switched = |more: &[&str]| {
+        let told = lab.csa2(&[&["eval", SHARED, "--json", "--switch", "replay=7"], more].concat()).fine().json();
+        told["rows"].as_array().unwrap().clone()
+    };
+    let rows = switched(&["--switch", "replay=4", "--context", "40"]);
+    let find = |setting: &str, context: u64| {
+        rows.iter().find(|row| row["setting"] == setting && row["context"] == context).unwrap().clone()
+    };
+    for context in [rows[0]["context"].as_u64().unwrap(), 40] {
+        let (whole, exact, rough) = (find("as trained", context), find("replay=7", context), find("replay=4", context));
+        let loss = |row: &Value| row["all"]["loss"]["mean"].as_f64().unwrap();
+        assert!((loss(&whole) - loss(&exact)).abs() < 1e-6, "{whole} {exact}");
+        assert!((loss(&whole) - loss(&rough)).abs() > 1e-9, "{whole} {rough}");
+        assert!(whole["replay"].is_null());
+        let told = rough["replay"].as_str().unwrap();
+        assert!(told.contains("do not go through the decoder (layers 0 to 1 of 2)"), "{told}");
+    }
+    let page = fs::read_to_string(lab.path().join(SHARED).join("eval/report.html")).unwrap();
+    assert!(page.contains("do not go through the decoder"));
+    for (switch, expected) in [
+        ("replay=3", "would not be whole behind a replay of 3; replay at least 4"),
+        ("replay=4x2", "a replay is a number of tokens"),
+    ] {
+        let ran = lab.csa2(&["eval", SHARED, "--switch", switch]);
+        assert!(ran.code.is_some_and(|code| code != 0) && ran.err.contains(expected), "{ran:?}");
+    }
+}
+
 #[test]
 fn another_pool_is_refused_unless_it_is_meant_and_then_told() {
     // A pool that a reindex layer searches in.

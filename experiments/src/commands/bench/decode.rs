@@ -45,13 +45,12 @@ fn command(flags: &DecodeFlags, tokens: usize, threads: usize) -> String {
 }
 
 /// Only the processor has done what a layer was asked for when it returns.
-fn on_processor(backend: Backend) -> Result<(), Failure> {
+pub(super) fn on_processor(backend: Backend) -> Result<(), Failure> {
     if backend == Backend::Flex {
         return Ok(());
     }
     let name = backend.name();
-    Err(format!("--backend {name}: the time of a layer can be told on the processor only; leave it out, or give flex")
-        .into())
+    Err(format!("--backend {name}: caches are read on the processor only; leave it out, or give flex").into())
 }
 
 /// Measures, writes what is to be kept, and gives the text to print; none where it was interrupted.
