@@ -16,6 +16,7 @@ pub(super) fn render(view: &PlanView) -> Value {
         "layers": plan.layers(),
         "modes": modes,
         "decoder_start": plan.decoder_start(),
+        "replay_exact_from": csa2_infer::decoder(&view.config).ok().map(|layers| csa2_infer::exact_replay(&view.config, &layers)),
         "pool": view.config.pool,
         "parameters": parameters(view.cost.parameters()),
         "active_parameters": parameters(view.cost.active_parameters()),

@@ -1,7 +1,7 @@
 //! The plan for a terminal: plain tables, no colour, at most 90 columns.
 
 use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
-use csa2_model::config::Values;
+use csa2_model::config::{ModelConfig, Values};
 use csa2_model::cost::{BytesPerToken, DecodeFlops, Format};
 use csa2_model::mix::{Mode, PlannedLayer};
 
@@ -28,11 +28,25 @@ fn title(view: &PlanView) -> String {
         vec![format!("{}: {}", view.name, counted(plan.len(), "layer")), plan.to_string(), counts.join(", ")];
     if let Some(start) = plan.decoder_start() {
         lines.push(format!("the last full layer, {start}, begins the decoder"));
+        lines.push(replay(&view.config, start));
     }
     if view.config.values == Values::Unrotated {
         lines.push("values are not rotated: an ablation, for training and probing alone".into());
     }
     lines.join("\n")
+}
+
+/// What a bounded replay leaves out.
+fn replay(config: &ModelConfig, start: usize) -> String {
+    let last = config.layers.len() - 1;
+    match csa2_infer::decoder(config) {
+        Ok(decoder) => format!(
+            "bounded replay: layers {start} to {last} may see the last {} tokens of a prompt alone (exact from {} on)",
+            config.window,
+            csa2_infer::exact_replay(config, &decoder)
+        ),
+        Err(_) => format!("no bounded replay: a layer of {start} to {last} keeps something of every token"),
+    }
 }
 
 fn layers(view: &PlanView) -> String {
