@@ -29,7 +29,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     task: Option<PathBuf>,
     /// For layers alone (imported with --attention-only): a safetensors file with what their attention is given, `layers.N.attn_input` in F32,
-    /// [tokens, d_model] or [sequences, tokens, d_model] for every held layer (default: drawn numbers)
+    /// `[tokens, d_model]` or `[sequences, tokens, d_model]` for every held layer (default: drawn numbers)
     #[arg(long, value_name = "FILE")]
     inputs: Option<PathBuf>,
     /// For layers alone: tokens of a sequence whose inputs are drawn (default: 2048)

@@ -62,7 +62,7 @@ pub fn of_head(
     if let Some(twin) = twin {
         // The twin's weights over the same tokens and entries.
         let w = twin.read(head, &seat.selected)?.weights;
-        match repair(&read.read_out, &w)? {
+        match repair(&read.family, &w)? {
             Some(kl) => gap.repair = Some(kl),
             None => gap.undecided += 1,
         }

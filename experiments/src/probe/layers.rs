@@ -138,7 +138,7 @@ impl Layers {
             };
             let made = attention.forward(x.clone(), &mut shared, cx);
             let trace = made.trace.as_ref().expect("the context asks for a trace");
-            glance.views.push(LayerView::new(attention, config, trace, made.output.clone(), &glance.positions)?);
+            glance.views.push(LayerView::new(attention, config, trace, &made.output, &glance.positions)?);
             glance.inputs.push(x);
         }
         Ok(glance)

@@ -67,7 +67,7 @@ pub struct HeadMeasures {
 pub fn head(seat: &Seat, head: usize, everything: &[f64]) -> Result<HeadMeasures, GeometryError> {
     let read = seat.read(head, &seat.selected)?;
     let weights = Concentration::of(&read.weights)?;
-    let eigenvalues = crate::geometry::eigenvalues(&read.read_out.covariance(&read.weights)?)?;
+    let eigenvalues = crate::geometry::eigenvalues(&read.family.covariance(&read.weights)?)?;
     let spread: f64 = eigenvalues.iter().sum();
     let share = |value: &f64| if spread > 0.0 { value / spread } else { 0.0 };
     let spectrum: Vec<f64> = eigenvalues.iter().map(share).collect();

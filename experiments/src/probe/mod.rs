@@ -112,7 +112,7 @@ struct Extent {
 pub fn measure(options: &Options, stop: &AtomicBool) -> Result<ProbeRecord, ProbeError> {
     let run = Run::open(&options.run).map_err(crate::subject::SubjectError::from)?;
     let source = match run.held_layers() {
-        Some(_) => Source::Layers(Layers::open(run, options)?),
+        Some(_) => Source::Layers(Box::new(Layers::open(run, options)?)),
         None => Source::model(options)?,
     };
     let shown = options.run.display().to_string();
@@ -161,7 +161,7 @@ fn collect(
                     let made = attention.forward(input, &mut Shared::default(), cx);
                     let twin_config = twin.map_or_else(|| source.config(), |twin| &twin.config);
                     let trace = made.trace.as_ref().expect("the context asks for a trace");
-                    Some(LayerView::new(attention, twin_config, trace, made.output.clone(), &positions)?)
+                    Some(LayerView::new(attention, twin_config, trace, &made.output, &positions)?)
                 }
                 _ => None,
             };

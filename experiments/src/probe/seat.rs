@@ -18,7 +18,7 @@ pub struct LayerView {
     heads: usize,
     /// Channels of a key: d.
     width: usize,
-    /// Channels of a stored vector: d, or d + d_r where values are not rotated.
+    /// Channels of a stored vector: d, or `d + d_r` where values are not rotated.
     stored: usize,
     /// The rotation of the layer.
     rope: Rope,
@@ -69,7 +69,7 @@ impl LayerView {
         attention: &Attention,
         config: &ModelConfig,
         trace: &Trace,
-        output: Tensor<3>,
+        output: &Tensor<3>,
         positions: &[usize],
     ) -> Result<Self, TensorReadError> {
         let [_, seq, heads, stored] = trace.q.dims();
@@ -102,7 +102,7 @@ impl LayerView {
             main,
             topk: integers(picked_integers(&trace.topk, positions))?,
             readout: numbers(picked(&trace.readout, positions))?,
-            output: numbers(picked(&output, positions))?,
+            output: numbers(picked(output, positions))?,
         })
     }
 
@@ -177,8 +177,8 @@ pub struct Seat<'a> {
 
 /// What one head reads.
 pub struct Read {
-    /// The read-out over the keys, with the sink.
-    pub read_out: ReadOut,
+    /// The family over the keys, with the sink.
+    pub family: ReadOut,
     /// Its weights: window, entries, sink.
     pub weights: Vec<f64>,
     /// The values that are averaged, the sink's among them at the origin.
@@ -239,12 +239,12 @@ impl Seat<'_> {
         let reading = read_out.read(self.query(head))?;
         if !self.view.unrotated() {
             let values = read_out.points().clone();
-            return Ok(Read { read_out, weights: reading.p, values, output: reading.o });
+            return Ok(Read { family: read_out, weights: reading.p, values, output: reading.o });
         }
         let values = self.vectors(selected).flat_map(|vector| self.view.value(vector)).collect();
         let averaged = ReadOut::new(Entries::new(values, self.view.width)?, self.view.scale)?.with_sink(0.0)?;
         let output = averaged.mean(&reading.p)?;
-        Ok(Read { read_out, weights: reading.p, values: averaged.points().clone(), output })
+        Ok(Read { family: read_out, weights: reading.p, values: averaged.points().clone(), output })
     }
 
     /// The derivative of what `head` reads by its query, as the layer does it, and as it would be if keys were rotated and values were

@@ -20,7 +20,7 @@ pub(super) enum Source {
     /// A run with a whole model.
     Model(Box<(Subject, Model)>),
     /// A run with nothing but some layers' attention.
-    Layers(Layers),
+    Layers(Box<Layers>),
 }
 
 /// One sequence.
@@ -162,7 +162,7 @@ impl Source {
                             attention,
                             config,
                             &trace.attn,
-                            trace.attn_output,
+                            &trace.attn_output,
                             positions,
                         )?);
                         glance.inputs.push(trace.attn_input);
