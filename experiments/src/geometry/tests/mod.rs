@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod certificates;
+mod identities;
 mod properties;
 mod rotary;
 mod statements;

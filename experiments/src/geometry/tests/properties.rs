@@ -6,18 +6,18 @@ use super::*;
 
 /// Random points with a read-out whose scale suits their magnitude.
 #[derive(Clone, Debug)]
-struct Instance {
-    seed: u64,
-    n: usize,
-    d: usize,
+pub(super) struct Instance {
+    pub(super) seed: u64,
+    pub(super) n: usize,
+    pub(super) d: usize,
     rank: usize,
     /// The last rows are copies of the first.
     copies: usize,
-    magnitude: f64,
+    pub(super) magnitude: f64,
     with_prior: bool,
 }
 
-fn instances() -> impl Strategy<Value = Instance> {
+pub(super) fn instances() -> impl Strategy<Value = Instance> {
     let magnitudes = prop_oneof![4 => Just(1.0), 1 => Just(1e-120), 1 => Just(1e-8), 1 => Just(1e6), 1 => Just(1e120)];
     (any::<u64>(), 1_usize..14, 1_usize..10, 0_usize..10, 0_usize..3, magnitudes, any::<bool>()).prop_map(
         |(seed, n, d, rank, copies, magnitude, with_prior)| Instance {
@@ -33,11 +33,11 @@ fn instances() -> impl Strategy<Value = Instance> {
 }
 
 impl Instance {
-    fn numbers(&self) -> Numbers {
+    pub(super) fn numbers(&self) -> Numbers {
         Numbers(self.seed ^ 0x5eed)
     }
 
-    fn points(&self) -> Entries {
+    pub(super) fn points(&self) -> Entries {
         let points = Numbers(self.seed).points(self.n, self.d, self.rank);
         let from = |j: usize| j % self.distinct();
         let rows: Vec<Vec<f64>> =
@@ -60,7 +60,7 @@ impl Instance {
     }
 
     /// A query for points of that magnitude.
-    fn query(&self, numbers: &mut Numbers) -> Vec<f64> {
+    pub(super) fn query(&self, numbers: &mut Numbers) -> Vec<f64> {
         numbers.normals(self.d).iter().map(|q| q / self.magnitude).collect()
     }
 }
