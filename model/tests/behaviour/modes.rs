@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use csa2_model::attention::Phase;
-use csa2_model::checkpoint::weights;
+use csa2_model::checkpoint::{load, weights};
 use csa2_model::config::{ModelConfig, PoolConfig};
 use csa2_model::mix::Mode;
 
@@ -120,5 +120,35 @@ fn a_full_layer_starts_a_block_of_its_own() {
     assert_eq!([0, 1, 2, 3, 4, 5].map(entries), [6, 6, 3, 3, 3, 3]);
     for (layer, step) in config.layers.layers().iter().zip(&steps) {
         assert_eq!(layer.mode == Mode::Swa, step.trace.content.is_none());
+    }
+}
+
+/// Content, then address, then read-out: the query is asked last, and decides nothing of what there is to read.
+#[test]
+fn the_address_is_the_index_querys_and_the_main_query_changes_the_read_out_alone() {
+    let config = small::config("full reindex reuse");
+    let model = model(&config);
+    let changed = |name: &str| {
+        let mut all = weights(&model).unwrap();
+        all.get_mut(name).unwrap().values.iter_mut().for_each(|w| *w *= -2.0);
+        load(model.clone(), all, "changed").unwrap()
+    };
+    let steps = |model: &super::Model| walk(model, &config, [2, 13], Phase::Sparse);
+    let before = steps(&model);
+    for layer in 0..3 {
+        let after = steps(&changed(&format!("layers.{layer}.attn.wq_b.weight")));
+        let (old, new) = (&before[layer].trace, &after[layer].trace);
+        let main = |step: &super::Trace| numbers(step.content.clone().unwrap().main);
+        assert_eq!(main(new), main(old), "layer {layer}");
+        assert_eq!(ints(new.topk.clone()), ints(old.topk.clone()), "layer {layer}");
+        assert_ne!(numbers(new.readout.clone()), numbers(old.readout.clone()), "layer {layer}");
+        // A layer with an address of its own takes it from its index query.
+        if layer < 2 {
+            let after = steps(&changed(&format!("layers.{layer}.attn.indexer.wq_b.weight")));
+            let new = &after[layer].trace;
+            assert_eq!(main(new), main(old), "layer {layer}");
+            assert_eq!(numbers(new.q.clone()), numbers(old.q.clone()), "layer {layer}");
+            assert_ne!(ints(new.topk.clone()), ints(old.topk.clone()), "layer {layer}");
+        }
     }
 }
