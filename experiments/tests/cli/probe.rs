@@ -46,6 +46,13 @@ fn every_layer_and_head_is_measured() {
             );
             // Mathematics in 64 bits and the network's operator in 32 look at the same numbers.
             assert!(mean(layer, Some(head), "operator_difference") < 1e-5);
+            // Rotated back the derivative is symmetric without a negative eigenvalue; with unrotated values it would not be.
+            let of = |name: &str| mean(layer, Some(head), name);
+            assert!(of("asymmetry") < 1e-12 && of("smallest_eigenvalue") > -1e-12, "{layer}");
+            assert!(of("asymmetry_unrotated") > 1e-3, "{layer}");
+            // No more entries than there are, none of them below the smallest.
+            assert!((1.0..=7.0).contains(&of("effective_entries")) && of("entropy") <= 7.0_f64.ln(), "{layer}");
+            assert!(of("smallest_weight_log10") <= -(7.0_f64.log10()), "{layer}");
             let spectrum: Vec<f64> =
                 layer["heads"][head]["spectrum"].as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect();
             assert!(
