@@ -3,7 +3,7 @@
 use faer::Mat;
 
 use super::entries::Entries;
-use super::error::{GeometryError, tolerance};
+use super::error::{GeometryError, in_range, tolerance};
 use super::frame::Frame;
 use super::linalg::{norm, normalise, times, transpose_times};
 use super::nnls;
@@ -69,10 +69,12 @@ impl Hull {
     /// Decomposes the points once.
     ///
     /// # Errors
-    /// When a tolerance is not inside (0, 1), or the decomposition fails.
+    /// When a tolerance is not inside (0, 1), the decomposition fails, or the radius leaves the range of f64.
     pub fn new(points: &Entries, precision: Precision) -> Result<Self, GeometryError> {
         precision.check()?;
         let frame = Frame::new(points, precision.rank)?;
+        // Any tolerance would be met by a radius that has overflowed.
+        in_range("radius of the hull", &[frame.unit(), frame.radius * frame.unit()])?;
         Ok(Self { frame, precision })
     }
 

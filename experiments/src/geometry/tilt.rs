@@ -64,6 +64,8 @@ impl Family {
         let dq: Vec<f64> = frame.functional(&white).iter().map(|v| v / frame.unit() / scale).collect();
         in_range("change of the query", &dq)?;
         in_range("part of the tilt that is out of reach", &rest)?;
-        Ok(Untilted { dq, distance: norm(&rest), outside: rest })
+        let distance = norm(&rest);
+        in_range("distance of the tilt", &[distance])?;
+        Ok(Untilted { dq, distance, outside: rest })
     }
 }

@@ -53,6 +53,18 @@ fn read_outs_that_cannot_be() {
 }
 
 #[test]
+fn hulls_and_tilts_beyond_the_range_of_f64() {
+    let beyond = "beyond the range of f64; rescale the entries, the query or the target";
+    let wide = Entries::from_rows(&[[f64::MAX], [f64::MIN]]).unwrap();
+    assert_eq!(text(Hull::new(&wide, Precision::DEFAULT)), format!("radius of the hull: {beyond}"));
+    let family = Family::new(ReadOut::new(wide, 1.0).unwrap(), Precision::DEFAULT);
+    assert_eq!(text(family), format!("radius of the hull: {beyond}"));
+    let square = super::family(Entries::from_rows(&[[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0]]).unwrap());
+    let alternating = [1.0, -1.0, 1.0, -1.0].map(|sign| sign * 1e308);
+    assert_eq!(text(square.untilt(&alternating)), format!("distance of the tilt: {beyond}"));
+}
+
+#[test]
 fn questions_that_cannot_be() {
     let family = Family::new(triangle(), Precision::DEFAULT).unwrap();
     assert_eq!(text(family.reach(&[0.0; 3])), "target: has 3 numbers, expected 2");

@@ -116,3 +116,31 @@ fn a_query_whose_output_rounding_spoils_is_left_open_with_its_residual() {
     }
     assert!(open > 0);
 }
+
+/// A hundred points on a circle: the query of a target near an edge is so long that weights of points far from it underflow.
+#[test]
+fn targets_near_an_edge_of_a_round_hull_are_reached() {
+    let at = |j: usize| (std::f64::consts::TAU * j as f64 / 100.0).sin_cos();
+    let rows: Vec<[f64; 2]> = (0..100).map(|j| at(j).into()).collect();
+    let family = family(Entries::from_rows(&rows).unwrap());
+    for inside in [1e-2, 1e-4, 1e-6, 1e-9] {
+        let u: Vec<f64> = (0..2).map(|i| (0.3 * rows[0][i] + 0.7 * rows[1][i]) * (1.0 - inside)).collect();
+        reached(&family, &u);
+        let beyond: Vec<f64> = (0..2).map(|i| (0.3 * rows[0][i] + 0.7 * rows[1][i]) * (1.0 + inside)).collect();
+        refused(&family, &beyond);
+    }
+}
+
+/// Between an entry and a sink that has all of the weight, or none of it, up to the range of the exponential.
+#[test]
+fn a_sink_that_outweighs_the_entries_or_vanishes_is_met_by_a_longer_query() {
+    let mut numbers = Numbers(16);
+    for sink in [-700.0, -100.0, -40.0, 40.0, 100.0, 700.0] {
+        for (n, d) in [(1, 1), (1, 3), (5, 2), (4, 4), (9, 3)] {
+            let readout = ReadOut::attention(numbers.points(n, d, d)).unwrap().with_sink(sink).unwrap();
+            let family = Family::new(readout, Precision::DEFAULT).unwrap();
+            let u = family.readout().mean(&numbers.distribution(n + 1)).unwrap();
+            reached(&family, &u);
+        }
+    }
+}
