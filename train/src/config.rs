@@ -69,7 +69,8 @@ impl RunConfig {
 
     fn check_pool_from(&self, model: &ModelConfig) -> Result<(), RunConfigError> {
         let Some(start) = self.train.pool_from else { return Ok(()) };
-        let refuse = |right: String| Err(refusal("pool_from", &start, &right));
+        let written = format!("{{ blocks = {}, until = {} }}", start.blocks, start.until);
+        let refuse = |right: String| Err(RunConfigError::Train { key: "pool_from", value: written.clone(), right });
         let Some(pool) = model.pool else {
             return refuse("the model has no candidate pool that could shrink; remove it".into());
         };
@@ -353,6 +354,12 @@ impl TrainConfig {
         (left > 0.0).then_some(blocks + more as usize)
     }
 
+    /// Blocks that the model's pool of `blocks` kept in the last of `done` steps, of `steps` in all. At their end it keeps what the model says.
+    pub fn pool_blocks_after(&self, blocks: usize, done: u64, steps: u64) -> usize {
+        let last = done.checked_sub(1).filter(|_| done < steps);
+        last.and_then(|step| self.pool_blocks_at(blocks, step, steps)).unwrap_or(blocks)
+    }
+
     /// Learning rate of step `step` (counted from 0) of `steps`: linear warm-up, then a cosine. The indexers' warm-up may have
     /// its own.
     pub fn learning_rate_at(&self, step: u64, steps: u64) -> f64 {
@@ -432,6 +439,8 @@ mod tests {
         let config = TrainConfig { pool_from: Some(PoolStart { blocks: 12, until: 0.5 }), ..config() };
         let blocks: Vec<Option<usize>> = (0..8).map(|step| config.pool_blocks_at(4, step, 8)).collect();
         assert_eq!(blocks, [Some(12), Some(10), Some(8), Some(6), None, None, None, None]);
+        let after: Vec<usize> = (0..=8).map(|done| config.pool_blocks_after(4, done, 8)).collect();
+        assert_eq!(after, [4, 12, 10, 8, 6, 4, 4, 4, 4]);
         assert_eq!(TrainConfig { pool_from: None, ..config }.pool_blocks_at(4, 0, 8), None);
     }
 

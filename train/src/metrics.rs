@@ -26,7 +26,7 @@ pub struct MetricLine {
     /// How addresses were made at this step.
     pub phase: Phase,
     /// Values by name: `loss`, `accuracy`, `lr`; a slash adds a tag: `accuracy/distance 17-24`, `index_kl/layer 1`. Where the
-    /// model has quantization, `quantized` is 1 if it was on and 0 if not.
+    /// model has quantization, `quantized` is 1 if it was on and 0 if not; while a candidate pool shrinks, `pool_blocks` is how many blocks it kept.
     #[serde(deserialize_with = "null_is_nan_map")]
     pub values: BTreeMap<String, f64>,
 }

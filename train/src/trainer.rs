@@ -410,6 +410,9 @@ impl Trainer<'_> {
         if self.config.model.quantization.any() {
             values.insert("quantized".into(), f64::from(u8::from(cx.quantize)));
         }
+        if let (Some(pool), Some(_)) = (self.config.model.pool, self.config.train.pool_from) {
+            values.insert("pool_blocks".into(), cx.pool_blocks.unwrap_or(pool.blocks) as f64);
+        }
         let tokens = now.step * self.config.train.tokens_per_step(self.task.seq_len());
         Ok(now.metrics.append(&MetricLine { step: now.step, tokens, split, phase: cx.phase, values })?)
     }

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use csa2_train::config::TrainConfig;
 use csa2_train::tasks::{Metric, Task};
+use csa2_train::trainable::Trainable;
 
 use super::{AblationConfig, Variant, searched};
 use crate::results::{AblationRecord, CostRecord, MetricRecord, SCHEMA, VariantRecord};
@@ -31,6 +33,7 @@ pub fn record(config: &AblationConfig, hashes: &[String], command: String) -> Ab
             ));
         }
     }
+    notes.extend(config.variants.iter().flat_map(|variant| otherwise(&variant.name, &variant.run.train)));
     notes.extend(config.variants.iter().filter_map(pointless_pool));
     AblationRecord {
         schema: SCHEMA,
@@ -105,4 +108,24 @@ fn variant_record(variant: &Variant, hash: &str, decode_context: u64) -> Variant
         },
         searches: BTreeMap::new(),
     }
+}
+
+/// What a variant trains otherwise than all of it, as it is measured.
+fn otherwise(name: &str, train: &TrainConfig) -> Vec<String> {
+    let part = match train.trainable {
+        Trainable::Everything => None,
+        Trainable::Attention => Some("attention layers with their indexers"),
+        Trainable::Indexers => Some("indexers"),
+    };
+    let part = part.map(|part| format!("\"{name}\" trains its {part} alone."));
+    let pool = train.pool_from.map(|start| {
+        format!(
+            "The pool of \"{name}\" starts with {} blocks and shrinks to its size over a share of {} of the steps; the learning curve measures it as \
+             large as it is then.",
+            start.blocks, start.until
+        )
+    });
+    let formats = (train.quantize_from > 0)
+        .then(|| format!("\"{name}\" computes with its number formats from step {} on.", train.quantize_from));
+    part.into_iter().chain(pool).chain(formats).collect()
 }

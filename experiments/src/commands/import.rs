@@ -3,18 +3,19 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use csa2_model::config::{ModelConfig, Part};
+use csa2_model::config::{ModelConfig, Part, QuantizationConfig};
 use csa2_train::runs::{self, ImportError, ImportOptions, Imported};
 use serde_json::{Value, json};
 
 use super::Failure;
 use super::transfer::{Progress, columns, counted, lines, size};
+use crate::evaluation::switch::parse_named_formats as parse_formats;
 use crate::say::say;
 
 /// Arguments of `csa2 import`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  csa2 import models/tiny --out runs/tiny\n  csa2 import DeepSeek-V4.1-Flash --out runs/flash --skip-unsupported --layers 2,3,20,24 --attention-only\n\nThe folder holds config.json and model.safetensors, or the files that model.safetensors.index.json names, with the tensors' official names or those of Transformers. FP8 and FP4 weights with their scales are understood. Weights are kept as 32-bit floats."
+    after_help = "Examples:\n  csa2 import models/tiny --out runs/tiny\n  csa2 import DeepSeek-V4.1-Flash --out runs/flash --skip-unsupported --layers 2,3,20,24 --attention-only --cache-formats fp4/fp4/fp8\n\nThe folder holds config.json and model.safetensors, or the files that model.safetensors.index.json names, with the tensors' official names or those of Transformers. FP8 and FP4 weights with their scales are understood. Weights are kept as 32-bit floats."
 )]
 pub struct Args {
     /// Folder of the checkpoint
@@ -31,6 +32,10 @@ pub struct Args {
     /// Take nothing of the layers but their attention; files that hold none of it need not be there
     #[arg(long, requires = "layers")]
     attention_only: bool,
+    /// Number formats of main KV, index and window, such as fp4/fp4/fp8 (the released model's), where config.json does not say them; each is
+    /// none, fp8 or fp4 (default: none)
+    #[arg(long, value_name = "FORMATS", value_parser = parse_formats)]
+    cache_formats: Option<QuantizationConfig>,
     /// Print what was done as one JSON document
     #[arg(long)]
     json: bool,
@@ -42,7 +47,11 @@ pub struct Args {
 /// When anything of the folder is missing, left over or does not fit, or when the run cannot be written.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let stop = super::stop_on_interrupt("stopping: nothing is left of the run")?;
-    let options = ImportOptions { skip_unsupported: args.skip_unsupported, attention_layers: args.layers.as_deref() };
+    let options = ImportOptions {
+        skip_unsupported: args.skip_unsupported,
+        attention_layers: args.layers.as_deref(),
+        formats: args.cache_formats,
+    };
     let mut progress = Progress::new();
     let imported = runs::import(&args.folder, &args.out, options, &stop, &mut |written, all| progress.at(written, all));
     progress.finish();
@@ -85,7 +94,7 @@ fn text(args: &Args, imported: &Imported) -> String {
     if !skipped.is_empty() {
         groups.push(("left out", columns(&skipped, &[1, 2])));
     }
-    groups.push(("cache", vec![cache(model, *says_quantization)]));
+    groups.push(("cache", vec![cache(model, *says_quantization, args.cache_formats.is_some())]));
     groups.push((
         "run",
         vec![format!("{}: {}, {} as F32", args.out.display(), counted(*tensors, "tensor"), size(*bytes))],
@@ -111,14 +120,19 @@ fn skipped(imported: &Imported) -> Vec<Vec<String>> {
 }
 
 /// How cached vectors are quantized.
-fn cache(model: &ModelConfig, says: bool) -> String {
+fn cache(model: &ModelConfig, says: bool, asked: bool) -> String {
     let quantization = model.quantization;
     let (main, index, window) = (quantization.main_kv.name(), quantization.index.name(), quantization.window.name());
     let formats = format!("main KV {main}, index {index}, window {window}");
     if says {
         return format!("{formats}, as config.json says");
     }
-    format!("{formats}: config.json does not say how cached vectors are quantized, so they are not")
+    if asked {
+        return format!("{formats}, as --cache-formats says");
+    }
+    format!(
+        "{formats}: config.json does not say how cached vectors are quantized, so they are not; --cache-formats says it"
+    )
 }
 
 fn as_json(args: &Args, imported: &Imported) -> Value {

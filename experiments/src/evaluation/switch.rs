@@ -160,19 +160,28 @@ pub fn parse_pool(text: &str) -> Result<PoolConfig, String> {
     Ok(PoolConfig { blocks, block_size })
 }
 
-fn parse_formats(text: &str) -> Result<Formats, String> {
-    const WRONG: &str = "quantization is on, off, or the formats of main KV, index and window, each none, fp8 or fp4, such as fp4/fp4/fp8";
+/// `fp4/fp4/fp8`: the formats of main KV, index and window.
+///
+/// # Errors
+/// When those are not three known formats.
+pub fn parse_named_formats(text: &str) -> Result<QuantizationConfig, String> {
+    const WRONG: &str = "formats are those of main KV, index and window, each none, fp8 or fp4, such as fp4/fp4/fp8";
     let format = |name: &str| {
         [QuantFormat::None, QuantFormat::Fp8, QuantFormat::Fp4].into_iter().find(|format| format.name() == name)
     };
+    let named: Vec<QuantFormat> = text.split('/').map(format).collect::<Option<_>>().ok_or(WRONG)?;
+    let [main_kv, index, window] = named[..] else { return Err(WRONG.into()) };
+    Ok(QuantizationConfig { main_kv, index, window })
+}
+
+fn parse_formats(text: &str) -> Result<Formats, String> {
+    const WRONG: &str = "quantization is on, off, or the formats of main KV, index and window, each none, fp8 or fp4, such as fp4/fp4/fp8";
     match text {
         "on" => return Ok(Formats::On),
         "off" => return Ok(Formats::Off),
         _ => {}
     }
-    let named: Vec<QuantFormat> = text.split('/').map(format).collect::<Option<_>>().ok_or(WRONG)?;
-    let [main_kv, index, window] = named[..] else { return Err(WRONG.into()) };
-    let formats = QuantizationConfig { main_kv, index, window };
+    let formats = parse_named_formats(text).map_err(|_| WRONG)?;
     if formats.any() {
         Ok(Formats::Named(formats))
     } else {

@@ -3,6 +3,9 @@
 //! Entries are the rows `c_j` of C, `[n, d]`; a query q reads `o = sum_j p_j c_j` with `p = softmax(scale C q)`. A sink is one more point, at
 //! the origin. Solvers answer with certificates that are checked apart from them, in the points' own coordinates, and say `Undecided` where
 //! there is none.
+//!
+//! Tolerances are relative to the hull's radius. A direction in which the points extend less than [`Precision::rank`] of it counts as none:
+//! answers are those for the points without it, residuals and distances included.
 
 mod angles;
 mod concentration;

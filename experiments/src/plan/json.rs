@@ -99,6 +99,8 @@ mod tests {
         );
         assert_eq!(value["bytes_per_token"]["total"], json!({"value": 890.0, "numerator": 890, "denominator": 1}));
         assert_eq!(value["pool"], json!({"blocks": 2048, "block_size": 8}));
+        // Twenty windows of 128 tokens, one above the other.
+        assert_eq!(value["replay_exact_from"], 1 + 20 * 127);
         assert_eq!(value["decode_flops"]["weights"]["index_scoring"], json!({"format": "FP4", "weight": 0.25}));
         assert_eq!(value["decode_flops"]["contexts"][4]["context"], 1 << 20);
         assert!(
@@ -112,7 +114,7 @@ mod tests {
         let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" ");
         assert_eq!(
             keys(&value),
-            "active_parameters bytes_per_token decode_flops decoder_start layers mix modes name parameters pool window_bytes"
+            "active_parameters bytes_per_token decode_flops decoder_start layers mix modes name parameters pool replay_exact_from window_bytes"
         );
         assert_eq!(
             keys(&value["parameters"]),

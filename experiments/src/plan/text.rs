@@ -41,7 +41,7 @@ fn replay(config: &ModelConfig, start: usize) -> String {
     let last = config.layers.len() - 1;
     match csa2_infer::decoder(config) {
         Ok(decoder) => format!(
-            "bounded replay: layers {start} to {last} may see the last {} tokens of a prompt alone (exact from {} on)",
+            "bounded replay: layers {start} to {last} may see a prompt's last {} tokens (exact: {})",
             config.window,
             csa2_infer::exact_replay(config, &decoder)
         ),
@@ -223,6 +223,7 @@ mod tests {
             text.starts_with("released: 40 layers\nswa*2 (full@2 reuse*5)*3 full+pool reuse*3 (reindex reuse*3)*4\n")
         );
         assert!(text.contains("2 swa, 4 full, 4 reindex, 30 reuse\n"));
+        assert!(text.contains("bounded replay: layers 20 to 39 may see a prompt's last 128 tokens (exact: 2541)\n"));
         assert_eq!(row(&text, "13 "), ["13", "reuse", "2", "layer 8", "layer 8", "-"]);
         assert_eq!(row(&text, "20 "), ["20", "full", "1", "own", "own", "builds 2048 blocks of 8"]);
         assert_eq!(row(&text, "28 "), ["28", "reindex", "1", "layer 20", "own", "searches that of 20"]);

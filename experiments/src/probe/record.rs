@@ -110,6 +110,8 @@ pub struct ProbeRecord {
     pub weights_sha256: String,
     /// Its mix.
     pub mix: String,
+    /// Number formats that cached vectors are rounded to.
+    pub quantization: csa2_model::config::QuantizationConfig,
     /// What attention averages.
     pub values: csa2_model::config::Values,
     /// Dimension d of a head.
@@ -185,6 +187,7 @@ pub(super) fn record(
         run_step: source.step(),
         weights_sha256: source.digest()?,
         mix: source.mix(),
+        quantization: model.quantization,
         values: model.values,
         head_dim: model.head_dim,
         window: model.window,

@@ -175,11 +175,17 @@ pub fn reproduce(analysis: &Analysis) -> String {
         if found.is_empty() { "–".to_owned() } else { found.into_iter().collect::<Vec<_>>().join(", ") }
     };
     let seconds: f64 = method::summaries(analysis).map(|summary| summary.seconds).filter(|s| s.is_finite()).sum();
+    let numbers = if record.evaluations.is_empty() {
+        "VARIANT/seed-N/summary.json beside this page"
+    } else {
+        "VARIANT/seed-N/summary.json beside this page; matrix.csv names the runs of every cell"
+    };
     let rows = [
         ("Command", command),
         ("csa2 version", unique(&|summary| summary.version.clone())),
         ("Backend", unique(&|summary| summary.backend.clone())),
         ("Threads", unique(&|summary| summary.threads.to_string())),
+        ("Numbers run by run", numbers.to_owned()),
         ("Seconds of all runs", format!("{seconds:.0}")),
     ];
     let mut out = String::from("<dl class=\"facts\">\n");

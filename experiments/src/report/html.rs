@@ -172,7 +172,14 @@ fn facts(analysis: &Analysis) -> String {
     let seeds: Vec<String> = record.seeds.iter().map(u64::to_string).collect();
     let facts = [
         ("Task", record.task.clone()),
-        ("Budget", format!("{} tokens for each run", format::count(record.budget_tokens as f64))),
+        (
+            "Budget",
+            format!(
+                "{} tokens for each run{}",
+                format::count(record.budget_tokens as f64),
+                method::own_budgets(analysis)
+            ),
+        ),
         ("Seeds", seeds.join(", ")),
         ("Baseline", record.baseline.clone()),
     ];

@@ -68,13 +68,18 @@ fn contexts(analysis: &Analysis) -> String {
 }
 
 /// The budget, and whether the runs kept to it.
-fn budget(analysis: &Analysis) -> String {
-    let record = &analysis.ablation.record;
-    let staged = if record.notes.iter().any(|note| note.contains(" starts from the weights of ")) {
+/// Which runs have another budget, if any do.
+pub fn own_budgets(analysis: &Analysis) -> &'static str {
+    if analysis.ablation.record.notes.iter().any(|note| note.contains(" starts from the weights of ")) {
         ", but for variants that start from another one's weights, which have budgets of their own (see the notes)"
     } else {
         ""
-    };
+    }
+}
+
+fn budget(analysis: &Analysis) -> String {
+    let record = &analysis.ablation.record;
+    let staged = own_budgets(analysis);
     let planned =
         format!("Every run is given the same {} training tokens{staged}", format::count(record.budget_tokens as f64));
     let used: BTreeSet<u64> = summaries(analysis).map(|summary| summary.tokens).collect();

@@ -25,7 +25,7 @@ const COLUMNS: [(&str, &str); 10] = [
     ("points", "entries"),
     ("affine rank", "affine_rank"),
     ("not reached", "unreachable"),
-    ("effective points", "effective_entries"),
+    ("effective", "effective_entries"),
     ("mass missed", "mass_missed"),
     ("fresh entries", "overlap"),
     ("outside hull", "outside_hull"),
@@ -51,6 +51,14 @@ fn number(mean: &Mean) -> String {
         Some(half) if half <= 0.0 && mean.least >= mean.most => format!("{}", mean.mean),
         Some(half) => format!("{:.digits$} ± {half:.digits$}", mean.mean),
         None => format!("{:.digits$}", mean.mean),
+    }
+}
+
+/// A share as a percentage.
+fn percent(mean: &Mean) -> String {
+    match mean.half_width {
+        Some(half) if half > 0.0 => format!("{:.0}% ± {:.0}", 100.0 * mean.mean, 100.0 * half),
+        _ => format!("{:.0}%", 100.0 * mean.mean),
     }
 }
 
@@ -96,8 +104,15 @@ fn untwinned(record: &ProbeRecord) -> String {
 
 fn sampled(record: &ProbeRecord) -> String {
     let of = record.evaluation_sequences.map_or(String::new(), |all| format!(" of {all}"));
-    let (sequences, queries) = (record.sequences, record.queries_per_sequence);
-    format!("{sequences}{of} sequences, at most {queries} queries of each, seed {}", record.seed)
+    let sequences = match of.as_str() {
+        "" => format::plural(record.sequences, "sequence"),
+        of => format!("{}{of} sequences", record.sequences),
+    };
+    let queries = match record.queries_per_sequence {
+        1 => "one query".to_owned(),
+        count => format!("at most {count} queries"),
+    };
+    format!("{sequences}, {queries} of each, seed {}", record.seed)
 }
 
 fn twin(record: &ProbeRecord) -> String {
@@ -152,28 +167,40 @@ pub fn answer(record: &ProbeRecord) -> Vec<String> {
          does not read is {}.",
         joined(&missed)
     ));
+    if record.layers.iter().all(|layer| layer.mean("overlap").is_none()) {
+        out.push(format!(
+            "No query that was looked at sees more than K = {} entries, so every layer reads all that there is: what is missed is 0 by that, and so is \
+             the distance of what a fresh address would give. Longer sequences would say more.",
+            record.topk
+        ));
+    }
     let compared = || record.layers.iter().filter(|layer| record.twin.is_none() || layer.has_twin);
     let other = match &record.twin {
         Some(_) => "what a twin layer reads that makes content, address and query anew at the same input",
         None => "what the layer would read with the same queries at an address of its own, found by an exact search",
     };
-    let outside = told("outside_hull", &mut compared());
+    let outside: Vec<String> = compared()
+        .filter_map(|layer| Some(format!("{} in layer {}", percent(&layer.mean("outside_hull")?), layer.name())))
+        .collect();
     let distance = told("hull_distance", &mut compared());
     let elsewhere = told("hull_distance_elsewhere", &mut compared());
     if !outside.is_empty() {
+        let there = if record.twin.is_some() { "the twin reads" } else { "it would read there" };
         let comparison = if elsewhere.is_empty() {
             String::new()
         } else {
-            format!(
-                "; for comparison, that of what the twin reads for another query of the sequence: {}",
-                joined(&elsewhere)
-            )
+            format!("; for comparison, that of what {there} for another query of the sequence: {}", joined(&elsewhere))
         };
+        let spanned = told("affine_rank", &mut compared());
         out.push(format!(
-            "Could another query have read {other}? Not where that output lies outside the hull of the layer's points: a share of {} of the \
-             outputs. Its distance from the hull, over its length, is {}{comparison}.",
+            "Could another query have read {other}? Every output is a weighted mean of the points that a query reads, so it lies in their hull, and \
+             what lies outside is out of reach. Outside are {} of the outputs. The distance from the hull, over the output's length, is \
+             {}{comparison}. (The points span so many of {} dimensions: {}. What has a part in any other direction is outside, however \
+             near.)",
             joined(&outside),
-            joined(&distance)
+            joined(&distance),
+            record.head_dim,
+            joined(&spanned)
         ));
         if record.twin.is_some() {
             out.push(
@@ -185,8 +212,14 @@ pub fn answer(record: &ProbeRecord) -> Vec<String> {
     }
     let repair = told("repair_kl", &mut compared());
     if !repair.is_empty() {
+        let all = record.layers.iter().filter_map(|layer| layer.mean("unreachable")).all(|mean| mean.most <= 0.0);
+        let why = if all {
+            " (every re-weighting of so few points is in reach, so at this size there is no such gap)"
+        } else {
+            ""
+        };
         out.push(format!(
-            "What no change of a query repairs of the twin's weights on the same entries, in nats of KL: {}.",
+            "What no change of a query repairs of the twin's weights on the same entries, in nats of KL: {}{why}.",
             joined(&repair)
         ));
     }

@@ -29,6 +29,36 @@ fn a_run_is_trained_on_and_says_where_it_came_from() {
     assert!(refused.contains("holds results of another configuration"), "{refused}");
 }
 
+/// Half way, the weights are those of a model with the pool of the last step, and that is what commands run.
+#[test]
+fn a_pool_that_has_not_shrunk_to_its_end_is_the_pool_of_its_last_step() {
+    let lab = Lab::with(TINY);
+    lab.write("pool.toml", POOL);
+    lab.csa2(&["ablate", "tiny.toml", "--out", "base"]).fine();
+    lab.csa2(&["posttrain", "pool.toml", "--from", "base/shared/seed-0", "--out", "post"]).fine();
+    let run = "post/post-trained/seed-0";
+    assert!(lab.csa2(&["eval", run]).fine().out.contains("a candidate pool of 2x1 (layer 0)"));
+    let metrics = fs::read_to_string(lab.path().join(run).join("metrics.jsonl")).unwrap();
+    assert!(metrics.contains("\"pool_blocks\":4.0") && metrics.contains("\"pool_blocks\":2.0"), "{metrics}");
+    let page = fs::read_to_string(lab.path().join("post/report.html")).unwrap();
+    assert!(page.contains("starts with 4 blocks and shrinks"), "the report says what was done");
+    // As if it had been stopped behind step 5 of 10.
+    let state = lab.path().join(run).join("checkpoint/state.json");
+    let text = fs::read_to_string(&state).unwrap();
+    assert!(text.contains("\"step\": 10"), "{text}");
+    fs::write(&state, text.replace("\"step\": 10", "\"step\": 5").replace("-00000010", "-00000005")).unwrap();
+    for name in ["model", "optimizer"] {
+        let file = |step: &str| lab.path().join(run).join(format!("checkpoint/{name}-{step}.safetensors"));
+        fs::copy(file("00000010"), file("00000005")).unwrap();
+    }
+    let out = lab.csa2(&["eval", run, "--out", "half"]).fine().out;
+    assert!(out.contains("a candidate pool of 3x1 (layer 0)") && !out.contains('†'), "{out}");
+    let message = lab.csa2(&["eval", run, "--pool", "2x1", "--out", "end"]).refused();
+    for part in ["trained with a candidate pool of 3x1", "with a candidate pool of 2x1", "--pool-override"] {
+        assert!(message.contains(part), "{part}: {message}");
+    }
+}
+
 #[test]
 fn another_start_is_another_post_training() {
     let lab = Lab::with(&TINY.replace("seeds = [0]", "seeds = [0, 1]"));

@@ -181,7 +181,7 @@ fn a_released_folder_tells_what_was_read_and_what_was_left_out() {
          left out  n-gram memory  2 tensors  1.7 KiB  such as layers.1.engram.embed.weight\n          \
          vision         no tensor      0 B  asked for by `vision_config`\n\
          cache     main KV none, index none, window none: config.json does not say how cached vectors are quantized, so they are \
-         not\n\
+         not; --cache-formats says it\n\
          run       run: {count} tensors, {} as F32\n",
         kib(bytes)
     );
@@ -204,8 +204,8 @@ fn parts_that_csa2_does_not_have_are_refused() {
     let message = lab.csa2(&["import", "flash", "--out", "run"]).refused();
     assert_eq!(
         message,
-        "error: flash/config.json: config.json asks for what csa2 does not have: n-gram memory (`engram_layer_ids` = [1]); \
-         `csa2 import --skip-unsupported` leaves it out\n"
+        "error: flash/config.json: config.json asks for what csa2 does not have: n-gram memory (`engram_layer_ids` = [1]), vision \
+         (`vision_config`); `csa2 import --skip-unsupported` leaves it out\n"
     );
     let plain = config().to_hf_file().unwrap();
     lab.write("flash/config.json", plain.to_string());
@@ -243,6 +243,25 @@ fn attention_layers_alone() {
         message.refused(),
         "error: flash does not fit this model:\n  layers.2.attn.kv_norm.weight: missing, expected [32]\n"
     );
+}
+
+/// What config.json does not tell can be said; what it does tell cannot be changed.
+#[test]
+fn formats_of_cached_vectors_are_said_by_hand() {
+    let lab = with_parts();
+    let import = |out: &str, formats: &str| {
+        lab.csa2(&["import", "flash", "--out", out, "--skip-unsupported", "--cache-formats", formats])
+    };
+    let out = import("run", "fp8/none/fp8").fine().out;
+    assert!(out.contains("main KV fp8, index none, window fp8, as --cache-formats says"), "{out}");
+    let run = Run::open(&lab.path().join("run")).unwrap();
+    assert_eq!(run.model_config().quantization.main_kv.name(), "fp8");
+    assert!(import("x", "none/fp4/none").refused().contains("does not divide index_dim"));
+    assert_eq!(import("x", "fp4").code, Some(2));
+    lab.write("flash/config.json", config().to_hf_file().unwrap().to_string());
+    let parts: Vec<_> = released();
+    write(&lab, "flash/model.safetensors", &parts);
+    assert!(import("x", "fp8/none/fp8").refused().contains("says other formats of cached vectors"));
 }
 
 #[test]

@@ -46,15 +46,21 @@ fn the_number_of_threads_changes_no_bit() {
         ffn: FfnConfig::Dense { width: 256 },
         ..small::config("swa full@2 reuse full+pool reindex dense")
     };
+    for config in [small::released(&config), config] {
+        on_any_number_of_threads(&config);
+    }
+}
+
+fn on_any_number_of_threads(config: &ModelConfig) {
     let run = |threads: usize| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         pool.install(|| {
             assert_eq!(rayon::current_num_threads(), threads);
-            step(&config, [16, 64])
+            step(config, [16, 64])
         })
     };
     let one = run(1);
     for threads in [2, 3] {
-        assert!(one == run(threads), "{threads} threads compute other bits than one");
+        assert!(one == run(threads), "{threads} threads compute other bits than one: {:?}", config.ffn);
     }
 }

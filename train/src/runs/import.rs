@@ -9,7 +9,7 @@ use csa2_model::checkpoint::{
     Amount, Archive, CheckpointError, FileWriter, Naming, Options, Selection, Shards, Skipped, attention_prefix,
     read_limited,
 };
-use csa2_model::config::{ConfigError, HfConfig, ModelConfig, Part};
+use csa2_model::config::{ConfigError, HfConfig, ModelConfig, Part, QuantizationConfig};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use thiserror::Error;
@@ -29,6 +29,8 @@ pub struct ImportOptions<'a> {
     pub skip_unsupported: bool,
     /// The layers whose attention is taken and nothing else; none for the whole model.
     pub attention_layers: Option<&'a [usize]>,
+    /// The number formats of cached vectors, where `config.json` does not say them.
+    pub formats: Option<QuantizationConfig>,
 }
 
 /// What was imported.
@@ -103,6 +105,15 @@ pub fn import(
     let wrong = |message: String| ImportError::Config { path: path.clone(), message };
     let value: Value = serde_json::from_slice(&text).map_err(|error| wrong(error.to_string()))?;
     let hf = HfConfig::read(&value, options.skip_unsupported).map_err(|error: ConfigError| wrong(error.to_string()))?;
+    let mut hf = hf;
+    if let Some(formats) = options.formats {
+        if hf.says_quantization && formats != hf.model.quantization {
+            let message = "says other formats of cached vectors than are asked for; leave the argument away".to_owned();
+            return Err(wrong(message));
+        }
+        hf.model.quantization = formats;
+        hf.model.validate().map_err(|error| wrong(format!("with these formats of cached vectors: {error}")))?;
+    }
     let layers = options.attention_layers.map(|layers| sorted(layers, &hf.model)).transpose()?;
     Staging::check(out)?;
     let reading = Options { block: hf.weight_block, skip_unsupported: options.skip_unsupported };

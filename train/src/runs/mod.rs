@@ -60,12 +60,12 @@ impl Run {
         let text = String::from_utf8(files::read(&path)?).map_err(|error| content(format!("is no text: {error}")))?;
         let wrong = |error: toml::de::Error| content(error.to_string().trim_end().to_string());
         let table: toml::Table = toml::from_str(&text).map_err(wrong)?;
-        let (model, task, origin) = if table.contains_key("origin") {
+        let (mut model, task, origin, train) = if table.contains_key("origin") {
             let ImportedConfig { model, origin } = toml::from_str(&text).map_err(wrong)?;
-            (model, None, Some(origin))
+            (model, None, Some(origin), None)
         } else {
-            let RunConfig { task, model, .. } = toml::from_str(&text).map_err(wrong)?;
-            (model, Some(task), None)
+            let RunConfig { task, model, train, .. } = toml::from_str(&text).map_err(wrong)?;
+            (model, Some(task), None, Some(train))
         };
         model.validate().map_err(|error| content(format!("model: {error}")))?;
         let state = Store::new(folder).state().map_err(|error| RunError::store(error, origin.as_ref()))?;
@@ -77,6 +77,10 @@ impl Run {
                  To measure the weights with another candidate pool, use `csa2 eval --pool`"
             )));
         }
+        // While a pool shrinks, the weights are those of a model with the pool of the last step.
+        if let (Some(pool), Some(task), Some(train)) = (&mut model.pool, &task, &train) {
+            pool.blocks = train.pool_blocks_after(pool.blocks, state.step, train.steps(task.seq_len()));
+        }
         Ok(Self { folder: folder.to_path_buf(), model, task, origin, state })
     }
 
@@ -85,7 +89,7 @@ impl Run {
         &self.folder
     }
 
-    /// The model's configuration.
+    /// The model's configuration. Of a run that is not finished and whose candidate pool shrinks, with the pool of its last step.
     pub fn model_config(&self) -> &ModelConfig {
         &self.model
     }

@@ -12,7 +12,7 @@ use serde_json::json;
 use crate::folder::{WHOLE, config, export, import, load, names, released, write};
 
 fn layers(layers: &[usize]) -> ImportOptions<'_> {
-    ImportOptions { skip_unsupported: false, attention_layers: Some(layers) }
+    ImportOptions { skip_unsupported: false, attention_layers: Some(layers), formats: None }
 }
 
 /// What a layer that reads nothing from below computes.

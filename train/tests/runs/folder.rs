@@ -97,7 +97,8 @@ pub fn write(folder: &Path, config: &Value, weights: &BTreeMap<String, Raw>) {
 }
 
 /// What the tests import without further wishes.
-pub const WHOLE: ImportOptions<'static> = ImportOptions { skip_unsupported: false, attention_layers: None };
+pub const WHOLE: ImportOptions<'static> =
+    ImportOptions { skip_unsupported: false, attention_layers: None, formats: None };
 
 pub fn import(from: &Path, out: &Path, options: ImportOptions) -> Result<Imported, ImportError> {
     runs::import(from, out, options, &AtomicBool::new(false), &mut |_, _| ())

@@ -17,7 +17,7 @@ pub fn by_tag(analysis: &Analysis, group: &TagGroup, styles: &Styles) -> Result<
         .map(|(row, means)| (row.variant.record.name.as_str(), means.as_slice()))
         .collect();
     let is_metric = group.metric == analysis.metric().name;
-    let label = if is_metric { analysis.metric().label.clone() } else { group.metric.replace('_', " ") };
+    let label = if is_metric { analysis.metric().label.clone() } else { words(&group.metric) };
     let by = if group.name.is_empty() { "part" } else { &group.name };
     let title = format::heading(&format!("{label} by {by}"));
     let whole = tag_drawing(&title, &label, by, group, &rows, styles)?;
@@ -34,6 +34,22 @@ pub fn by_tag(analysis: &Analysis, group: &TagGroup, styles: &Styles) -> Result<
         legend: rows.iter().map(|(name, _)| (None, (*name).to_owned())).collect(),
         layout: Layout::Pair,
     })
+}
+
+/// What a value is called by people.
+fn words(metric: &str) -> String {
+    let known = match metric {
+        "topk_recall" => "Top-K recall",
+        "topk_chance" => "Top-K recall of a random selection",
+        "topk_recall_in_pool" => "Top-K recall inside the pool",
+        "pool_recall" => "share of the Top-K inside the pool",
+        "top1_recall" => "recall of the one entry wanted most",
+        "mass_kept" => "attention on the selection",
+        "mass_best" => "attention that K entries could hold",
+        "index_kl" => "indexer's KL",
+        other => return other.replace('_', " "),
+    };
+    known.to_owned()
 }
 
 /// The name of a variant, and its mean at each label of a group.

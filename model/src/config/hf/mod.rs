@@ -61,6 +61,10 @@ pub struct HfConfig {
     pub says_quantization: bool,
 }
 
+/// What `quantization_config` may say besides the blocks' sizes.
+const STORAGE: [(&str, &str); 4] =
+    [("quant_method", "fp8"), ("activation_scheme", "dynamic"), ("scale_fmt", "ue8m0"), ("expert_dtype", "fp4")];
+
 /// What stands under [`OWN`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -71,7 +75,7 @@ struct Own {
 
 impl HfConfig {
     /// Reads a `config.json`: its `text_config` where there is one, itself where there is none. Parts that csa2 does not have
-    /// are refused unless `skip_unsupported`; beside a `text_config`, `vision_config` is only told.
+    /// are refused unless `skip_unsupported`.
     ///
     /// # Errors
     /// A key that is missing, of another type, or unknown and so perhaps a change of what the network computes; lists that
@@ -83,11 +87,11 @@ impl HfConfig {
             None => Keys::open(config, "")?,
         };
         let mut unsupported = Unsupported::take(&mut keys)?;
-        if !skip_unsupported {
-            unsupported.refuse()?;
-        }
         if outer.and_then(|outer| outer.get("vision_config")).is_some_and(|vision| !vision.is_null()) {
             unsupported.parts.entry(Part::Vision).or_insert_with(|| "`vision_config`".into());
+        }
+        if !skip_unsupported {
+            unsupported.refuse()?;
         }
         if let Some(outer) = outer {
             check_outer(outer)?;
@@ -290,11 +294,24 @@ fn weight_block(keys: &mut Keys, outer: Option<&Value>) -> Result<Option<[usize;
     let Some(found) = keys.optional(KEY).or_else(|| outer.and_then(|outer| outer.get(KEY).cloned())) else {
         return Ok(None);
     };
-    let Some(block) = found.get("weight_block_size").filter(|block| !block.is_null()) else { return Ok(None) };
-    match <[usize; 2]>::deserialize(block) {
-        Ok(block) if !block.contains(&0) => Ok(Some(block)),
-        _ => Err(keys.refuse("quantization_config.weight_block_size", block, "two sizes of 1 or more")),
+    if found.is_null() {
+        return Ok(None);
     }
+    // How weights are stored is told by the tensors themselves; what else is said here must be what csa2 reads.
+    let mut inner = Keys::open(&found, KEY)?;
+    for (key, value) in STORAGE {
+        inner.fixed(key, &json!(value))?;
+    }
+    let block = match inner.optional("weight_block_size").filter(|block| !block.is_null()) {
+        None => None,
+        Some(block) => match <[usize; 2]>::deserialize(&block) {
+            Ok(block) if !block.contains(&0) => Some(block),
+            _ => return Err(inner.refuse("weight_block_size", &block, "two sizes of 1 or more")),
+        },
+    };
+    inner.ignore("weight_block_size");
+    inner.finish()?;
+    Ok(block)
 }
 
 /// The gate's function; the released one where it is left out.

@@ -57,7 +57,7 @@ fn the_text_config_of_a_larger_file_is_taken() {
     let mut text = text_config();
     text["model_type"] = json!("deepseek_v41_text");
     text["max_position_embeddings"] = json!(1_048_576);
-    let whole = json!({"architectures": ["X"], "vision_config": {}, "text_config": text});
+    let whole = json!({"architectures": ["X"], "vision_config": null, "text_config": text});
     assert_eq!(ModelConfig::from_hf(&whole), ModelConfig::from_hf(&text_config()));
     let error = ModelConfig::from_hf(&json!({"text_config": 3})).unwrap_err().to_string();
     assert_eq!(error, "config.json has `text_config` = 3; it must be an object");
@@ -97,10 +97,10 @@ fn parts_that_csa2_does_not_have_are_named() {
     let message = refused(|_| ()).unwrap_err();
     assert_eq!(
         message,
-        "config.json asks for what csa2 does not have: n-gram memory (`engram_layer_ids` = [1,14]), draft layers \
-         (`num_nextn_predict_layers` = 3); `csa2 import --skip-unsupported` leaves it out"
+        "config.json asks for what csa2 does not have: n-gram memory (`engram_layer_ids` = [1,14]), vision \
+         (`vision_config`), draft layers (`num_nextn_predict_layers` = 3); `csa2 import --skip-unsupported` leaves it out"
     );
-    // Without their layers the parts are not there, whatever their sizes; a vision tower beside the text model is only told.
+    // Without their layers the parts are not there, whatever their sizes; a vision tower beside the text model is one.
     let without = |file: &mut Value| {
         file["text_config"]["engram_layer_ids"] = json!([]);
         file["text_config"]["num_nextn_predict_layers"] = json!(0);
@@ -109,8 +109,12 @@ fn parts_that_csa2_does_not_have_are_named() {
     };
     let mut file = released();
     without(&mut file);
-    let parts: Vec<Part> = HfConfig::read(&file, false).unwrap().unsupported.into_keys().collect();
+    let parts: Vec<Part> = HfConfig::read(&file, true).unwrap().unsupported.into_keys().collect();
     assert_eq!(parts, [Part::Vision]);
+    let message = HfConfig::read(&file, false).unwrap_err().to_string();
+    assert!(message.contains("csa2 does not have: vision (`vision_config`); "), "{message}");
+    file["vision_config"] = Value::Null;
+    assert_eq!(HfConfig::read(&file, false).unwrap().unsupported.len(), 0);
     // Only in a file of the text model alone do keys of images stand beside the model's own.
     assert!(self::message(|v| v["vision_config"] = json!({})).contains("vision (`vision_config` = {})"));
     assert!(self::message(|v| v["dspark_block_size"] = json!(5)).contains("draft layers (`dspark_block_size` = 5)"));
@@ -189,6 +193,25 @@ fn blocks_of_quantized_matrices_are_two_sizes() {
     assert_eq!((read(json!([128, 64])), read(Value::Null)), (Ok(Some([128, 64])), Ok(None)));
     for wrong in [json!([0, 32]), json!([32]), json!(32), json!([32, -1]), json!([32.5, 32])] {
         assert!(read(wrong).unwrap_err().contains("it must be two sizes of 1 or more"));
+    }
+}
+
+#[test]
+fn other_ways_of_storing_weights_are_refused() {
+    let read = |key: &str, value: Value| {
+        let mut file = released();
+        file["quantization_config"][key] = value;
+        HfConfig::read(&file, true).map(|read| read.weight_block).map_err(|error| error.to_string())
+    };
+    assert_eq!(read("expert_dtype", json!("fp4")), Ok(Some([32, 32])));
+    for (key, value, part) in [
+        ("novel", json!(7), "`quantization_config.novel` = 7, which is not known here"),
+        ("quant_method", json!("gptq"), "`quantization_config.quant_method` = \"gptq\"; it must be \"fp8\""),
+        ("scale_fmt", json!("float"), "it must be \"ue8m0\""),
+        ("expert_dtype", json!("fp8"), "it must be \"fp4\""),
+    ] {
+        let message = read(key, value).unwrap_err();
+        assert!(message.contains(part), "{key}: {message}");
     }
 }
 
