@@ -46,12 +46,13 @@ fn shown(record: &ProbeRecord, layer: &LayerRecord, name: &str) -> Option<Mean> 
 
 fn number(mean: &Mean) -> String {
     let digits = if mean.mean.abs() >= 100.0 { 1 } else { 3 };
-    match mean.half_width {
+    let text = match mean.half_width {
         // The same in every sequence: a count.
         Some(half) if half <= 0.0 && mean.least >= mean.most => format!("{}", mean.mean),
         Some(half) => format!("{:.digits$} ± {half:.digits$}", mean.mean),
         None => format!("{:.digits$}", mean.mean),
-    }
+    };
+    text.replace('-', "−")
 }
 
 /// A share as a percentage.
@@ -194,7 +195,7 @@ pub fn answer(record: &ProbeRecord) -> Vec<String> {
         let spanned = told("affine_rank", &mut compared());
         out.push(format!(
             "Could another query have read {other}? Every output is a weighted mean of the points that a query reads, so it lies in their hull, and \
-             what lies outside is out of reach. Outside are {} of the outputs. The distance from the hull, over the output's length, is \
+             what lies outside is out of reach. Of the outputs, {} lie outside. The distance from the hull, over the output's length, is \
              {}{comparison}. (The points span so many of {} dimensions: {}. What has a part in any other direction is outside, however \
              near.)",
             joined(&outside),
