@@ -25,7 +25,7 @@ const COLUMNS: [(&str, &str); 10] = [
     ("points", "entries"),
     ("affine rank", "affine_rank"),
     ("not reached", "unreachable"),
-    ("effective", "effective_entries"),
+    ("eff. points", "effective_entries"),
     ("mass missed", "mass_missed"),
     ("fresh entries", "overlap"),
     ("outside hull", "outside_hull"),
