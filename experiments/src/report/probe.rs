@@ -34,6 +34,13 @@ const COLUMNS: [(&str, &str); 10] = [
     ("output differs", "output_difference"),
 ];
 
+/// What the columns are, below the table.
+const READING: &str = "Points: what one query reads, its window, the selected entries and the sink. Affine rank: dimensions that its outputs can fill. \
+    Not reached: directions in which no query changes the weights. Effective points: as many equal weights would be as spread out. Mass missed: \
+    attention that would fall on entries that are not read. Fresh entries: how many of the entries that attention would choose itself are read. \
+    The last four compare with what the twin reads: how often that lies outside the hull of the points, how far, how far what it reads for another \
+    query does, and how far it is from what the layer reads.";
+
 /// Measures that compare a layer with its twin.
 const OF_TWIN: [&str; 4] = ["outside_hull", "hull_distance", "hull_distance_elsewhere", "output_difference"];
 
@@ -273,6 +280,7 @@ fn page(record: &ProbeRecord) -> Result<String, ReportError> {
     body += &super::matrix::html_table(rows(record));
     body += "<p class=\"quiet\">Means over sequences, ± half the 95% interval. Where a measure belongs to heads: the mean over heads, and the \
              widest half.</p>\n";
+    body += &format!("<p class=\"quiet\">{}</p>\n", escape(READING));
     body +=
         &format!("<p class=\"quiet\">{}</p>\n<h3>Figures</h3>\n<div class=\"figures\">\n", escape(&untwinned(record)));
     let columns = [&COLUMNS[..], &[("skew unrotated", "asymmetry_unrotated")]].concat();

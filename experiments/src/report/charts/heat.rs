@@ -64,6 +64,20 @@ pub fn heat_map(map: &HeatMap) -> String {
     out + "</svg>"
 }
 
+/// White or near black, whichever stands out more from this colour (contrast as in WCAG 2).
+fn ink(behind: [u8; 3]) -> &'static str {
+    let linear = |part: u8| {
+        let part = f64::from(part) / 255.0;
+        if part <= 0.04045 { part / 12.92 } else { ((part + 0.055) / 1.055).powf(2.4) }
+    };
+    let luminance = |[red, green, blue]: [u8; 3]| 0.2126 * linear(red) + 0.7152 * linear(green) + 0.0722 * linear(blue);
+    let contrast = |ink: [u8; 3]| {
+        let (one, other) = (luminance(ink) + 0.05, luminance(behind) + 0.05);
+        (one / other).max(other / one)
+    };
+    if contrast([255; 3]) > contrast([0x1c, 0x21, 0x28]) { "#ffffff" } else { "#1c2128" }
+}
+
 fn cell((x, y): (i32, i32), (width, height): (i32, i32), cell: Option<&HeatCell>) -> String {
     let Some(HeatCell { shade, text: value, note }) = cell else {
         return format!("<rect x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" fill=\"#f5f7f9\"/>")
@@ -72,7 +86,7 @@ fn cell((x, y): (i32, i32), (width, height): (i32, i32), cell: Option<&HeatCell>
     let share = shade.clamp(0.0, 1.0);
     let mixed = |dark: f64| (255.0 + share * (dark - 255.0)).round() as u8;
     let (red, green, blue) = (mixed(DARK.0), mixed(DARK.1), mixed(DARK.2));
-    let ink = if share > 0.5 { "#ffffff" } else { "#1c2128" };
+    let ink = ink([red, green, blue]);
     let middle = x + width / 2;
     format!(
         "<rect x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" fill=\"#{red:02x}{green:02x}{blue:02x}\" \
@@ -93,6 +107,11 @@ fn text(x: i32, y: i32, anchor: &str, size: f64, colour: &str, content: &str) ->
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_stand_out_from_every_shade() {
+        assert_eq!([ink([255; 3]), ink([0; 3]), ink([128, 174, 203])], ["#1c2128", "#ffffff", "#1c2128"]);
+    }
 
     #[test]
     fn every_cell_has_its_value_and_names_are_escaped() {
