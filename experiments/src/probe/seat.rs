@@ -5,6 +5,7 @@ use csa2_model::attention::{Attention, Trace, rope_frequencies_in};
 use csa2_model::config::ModelConfig;
 use csa2_model::mix::Mode;
 
+use super::ProbeError;
 use crate::geometry::{Entries, GeometryError, ReadOut, Rope, Rotated, RotatedMap, rotated_map};
 
 /// One layer's pass over one sequence of S tokens, of which P are looked at.
@@ -64,14 +65,14 @@ impl LayerView {
     /// which there is at least one.
     ///
     /// # Errors
-    /// When the device cannot be read.
+    /// When the device cannot be read, or a rotary frequency is not finite.
     pub fn new(
         attention: &Attention,
         config: &ModelConfig,
         trace: &Trace,
         output: &Tensor<3>,
         positions: &[usize],
-    ) -> Result<Self, TensorReadError> {
+    ) -> Result<Self, ProbeError> {
         let [_, seq, heads, stored] = trace.q.dims();
         let content = trace.content.as_ref();
         let entries = content.map_or(0, |content| content.entries);
@@ -81,6 +82,10 @@ impl LayerView {
         } else {
             rope_frequencies_in(DType::F32, config.rope_dim, config.compress_rope_theta, config.yarn.as_ref())
         };
+        let rope = Rope::new(frequencies).map_err(|error| ProbeError::Argument {
+            argument: "the run's rotary frequencies",
+            why: format!("{error}; `yarn.factor` or `rope_theta` is out of all proportion"),
+        })?;
         let main = match content {
             Some(content) if entries > 0 => numbers(content.main.clone().narrow(1, 0, entries))?,
             _ => Vec::new(),
@@ -92,7 +97,7 @@ impl LayerView {
             heads,
             width: config.head_dim,
             stored,
-            rope: Rope::new(frequencies).expect("frequencies of a valid configuration are finite"),
+            rope,
             positions: positions.to_vec(),
             window: if attention.mode() == Mode::Dense { seq } else { attention.window() },
             scale: attention.scale(),

@@ -126,3 +126,21 @@ fn layers_that_cannot_be_probed() {
     let message = lab.csa2(&["probe", "held", "--tokens", "16"]).refused();
     assert!(message.contains("layers.3.attn.wq_b.weight: number") && message.contains("is NaN"), "{message}");
 }
+
+/// A stretching that no number holds is an error with a reason, not a panic.
+#[test]
+fn frequencies_beyond_all_numbers_are_refused() {
+    let lab = lab();
+    let path = lab.path().join("model/config.json");
+    let mut config: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    let compress = &mut config["text_config"]["rope_parameters"]["compress"];
+    compress["rope_type"] = "yarn".into();
+    compress["factor"] = 1e-300.into();
+    compress["original_max_position_embeddings"] = 16.into();
+    compress["beta_fast"] = 32.0.into();
+    compress["beta_slow"] = 1.0.into();
+    fs::write(&path, config.to_string()).unwrap();
+    lab.csa2(&["import", "model", "--out", "stretched", "--layers", "1", "--attention-only"]).fine();
+    let message = lab.csa2(&["probe", "stretched", "--tokens", "16"]).refused();
+    assert!(message.contains("rotary frequencies") && message.contains("must be finite"), "{message}");
+}
