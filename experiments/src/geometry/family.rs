@@ -93,7 +93,8 @@ impl Family {
             in_range("query that reaches the target", &query)?;
             return self.verify(u, query);
         }
-        let functional = if found.separates { frame.functional(&found.q) } else { support::functional(frame, &metric) };
+        let functional =
+            if found.separates { frame.functional(&found.q) } else { support::functional(frame, &metric, proof.noise) };
         self.refuse(u, &from, &functional, frame.length(&found.gradient) * frame.unit())
     }
 

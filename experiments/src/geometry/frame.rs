@@ -82,6 +82,8 @@ pub(super) struct Frame {
     pub radius: f64,
     /// Rounding of the points' own numbers, in units of `outer * inner`: no distance is told more finely.
     pub grain: f64,
+    /// Whether in a direction that was taken for none the points extend farther than rounding explains.
+    pub lost: bool,
 }
 
 /// Rounding of a sum of d numbers of the points' size, in units in the last place: more than it is in practice.
@@ -116,8 +118,8 @@ impl Frame {
         if largest == 0.0 {
             let (basis, white) = (Mat::zeros(d, 0), Mat::zeros(n, 0));
             let shift = vec![0.0; d];
-            let (spread, radius) = (Vec::new(), 0.0);
-            return Ok(Self { outer, first, shift, inner: 1.0, basis, spread, white, centred, radius, grain });
+            let (spread, radius, lost) = (Vec::new(), 0.0, false);
+            return Ok(Self { outer, first, shift, inner: 1.0, basis, spread, white, centred, radius, grain, lost });
         }
         let inner = power_of_two(largest);
         let mut shift = vec![0.0; d];
@@ -135,17 +137,21 @@ impl Frame {
         let svd = Svd::of("centred entries", centred.as_ref())?;
         let r = svd.rank(relative);
         let root = (n as f64).sqrt();
+        let basis = svd.right.subcols(0, r).to_owned();
+        let rounding = (grain / inner).max(64.0 * f64::EPSILON * svd.values[0]);
+        let lost = svd.values.get(r).is_some_and(|dropped| *dropped > rounding);
         Ok(Self {
             outer,
             first,
             shift,
             inner,
-            basis: svd.right.subcols(0, r).to_owned(),
+            basis,
             spread: svd.values[..r].to_vec(),
             white: Mat::from_fn(n, r, |j, i| root * svd.left[(j, i)]),
             centred,
             radius,
             grain: grain / inner,
+            lost,
         })
     }
 

@@ -130,13 +130,20 @@ impl Hull {
         if most <= self.near() {
             return Membership::Inside { weights, distance: most * unit };
         }
-        let direction: Vec<f64> = gap.iter().map(|value| -value / most).collect();
-        let least = -times(from.as_ref(), &direction).into_iter().fold(f64::NEG_INFINITY, f64::max);
         // A distance beyond the radius is told to as many digits.
-        if most - least <= self.near().max(self.precision.distance * most) {
-            return Membership::Outside { weights, distance: most * unit, direction };
+        let enough = most - self.near().max(self.precision.distance * most);
+        let mut least = 0.0_f64;
+        for gap in [gap.clone(), across_face(from, &weights, &gap)] {
+            let size = norm(&gap);
+            let direction: Vec<f64> = gap.iter().map(|value| -value / size).collect();
+            let separates = -times(from.as_ref(), &direction).into_iter().fold(f64::NEG_INFINITY, f64::max);
+            if separates >= enough {
+                return Membership::Outside { weights, distance: most * unit, direction };
+            }
+            // Not what is not a number, where nothing of the gap is across the face.
+            least = least.max(separates);
         }
-        Membership::Undecided { least: least.max(0.0) * unit, most: most * unit }
+        Membership::Undecided { least: least * unit, most: most * unit }
     }
 
     /// The functional as a unit vector, with the largest `<v, c_j - u>`, if it supports the hull at u: that is 0 up to the precision, or
@@ -165,6 +172,20 @@ pub(super) struct Supporting {
     pub margin: f64,
 }
 
+/// The gap, `[d]`, without what rounding left in it along the face that the weights are on: near to the hull that share is large.
+fn across_face(from: &Mat<f64>, weights: &[f64], gap: &[f64]) -> Vec<f64> {
+    let used: Vec<usize> = (0..weights.len()).filter(|&j| weights[j] > 0.0).collect();
+    let Some((&first, others)) = used.split_first() else { return gap.to_vec() };
+    let along = Mat::from_fn(gap.len(), others.len(), |i, k| from[(others[k], i)] - from[(first, i)]);
+    let along = along.qr().compute_thin_Q();
+    let mut rest = gap.to_vec();
+    for _ in 0..2 {
+        let within = times(along.as_ref(), &transpose_times(along.as_ref(), &rest));
+        rest.iter_mut().zip(within).for_each(|(rest, within)| *rest -= within);
+    }
+    rest
+}
+
 fn row(matrix: &Mat<f64>, j: usize) -> Vec<f64> {
     matrix.row(j).iter().copied().collect()
 }
@@ -178,7 +199,7 @@ fn nearest(metric: &Mat<f64>, s: f64) -> Vec<f64> {
     let columns = Mat::from_fn(r + 1, n, |i, j| if i < r { metric[(j, i)] / s } else { 1.0 });
     let mut goal = vec![0.0; r + 1];
     goal[r] = 1.0;
-    let mut weights = nnls::solve(columns.as_ref(), &goal).x;
+    let mut weights = nnls::solve(columns.as_ref(), &goal, 0.0).x;
     normalise(&mut weights);
     weights
 }

@@ -5,7 +5,8 @@
 //! there is none.
 //!
 //! Tolerances are relative to the hull's radius. A direction in which the points extend less than [`Precision::rank`] of it counts as none:
-//! answers are those for the points without it, residuals and distances included.
+//! answers are those for the points without it, residuals and distances included. Faces, vertices and largest probabilities, for which
+//! it can be all that matters, are undecided then, unless rounding alone made it.
 
 mod angles;
 mod concentration;

@@ -34,8 +34,8 @@ impl Factors {
         self.q.subcols(0, self.r.len())
     }
 
-    /// Takes in a column; not one that the others nearly span.
-    fn push(&mut self, column: &[f64], b: &[f64]) -> bool {
+    /// Takes in a column; not one that the others span once each, like itself, is moved by `noise`.
+    fn push(&mut self, column: &[f64], b: &[f64], noise: f64) -> bool {
         let k = self.r.len();
         if k == self.q.ncols() {
             return false;
@@ -52,7 +52,8 @@ impl Factors {
             upper.iter_mut().zip(&along).for_each(|(upper, along)| *upper += along);
         }
         let left = norm(&rest);
-        if left <= 1e-13 * size {
+        let as_sum: f64 = self.back_substitute(&upper).iter().map(|value| value.abs()).sum();
+        if left <= (1e-13 * size).max(noise * (1.0 + as_sum)) {
             return false;
         }
         for (q, rest) in self.q.col_as_slice_mut(k).iter_mut().zip(&rest) {
@@ -91,7 +92,12 @@ impl Factors {
 
     /// The coefficients of least squares over the columns in use.
     fn solve(&self) -> Vec<f64> {
-        let mut x = self.target.clone();
+        self.back_substitute(&self.target)
+    }
+
+    /// Coefficients of the columns in use that make what is `along` in Q.
+    fn back_substitute(&self, along: &[f64]) -> Vec<f64> {
+        let mut x = along.to_vec();
         for i in (0..x.len()).rev() {
             let column = &self.r[i];
             x[i] /= column[i];
@@ -113,7 +119,10 @@ impl Factors {
 }
 
 /// Solves `min |b - A x|, x >= 0`; A is `[rows, columns]`, and its numbers, like those of b, should not be far from 1.
-pub fn solve(a: MatRef<'_, f64>, b: &[f64]) -> Solved {
+///
+/// Columns were rounded by as much as `noise`: two that are opposite up to that would span, with coefficients of 1 over it, whatever
+/// direction their rounding has.
+pub fn solve(a: MatRef<'_, f64>, b: &[f64], noise: f64) -> Solved {
     let columns = a.ncols();
     let sizes: Vec<f64> = (0..columns).map(|j| norm(&column(a, j))).collect();
     let goal = norm(b);
@@ -134,7 +143,7 @@ pub fn solve(a: MatRef<'_, f64>, b: &[f64]) -> Solved {
         let strength = |j: usize| pull[j] / sizes[j];
         let free = (0..columns).filter(|&j| state[j] == 0 && usable(j) && strength(j) > 4e-15 * goal);
         let Some(enter) = free.max_by(|&i, &j| strength(i).total_cmp(&strength(j))) else { break };
-        if !factors.push(&column(a, enter), b) {
+        if !factors.push(&column(a, enter), b, noise) {
             state[enter] = 2;
             continue;
         }
@@ -189,12 +198,12 @@ mod tests {
     #[test]
     fn least_squares_where_no_coefficient_is_negative_and_the_face_where_one_would_be() {
         let a = faer::mat![[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]];
-        let inside = solve(a.as_ref(), &[1.0, 2.0, 3.0]);
+        let inside = solve(a.as_ref(), &[1.0, 2.0, 3.0], 0.0);
         assert!((inside.x[0] - 1.0).abs() < 1e-14 && (inside.x[1] - 2.0).abs() < 1e-14, "{:?}", inside.x);
         assert!(norm(&inside.residual) < 1e-14);
         // Without the sign, x would be (3, -1).
-        let edge = solve(a.as_ref(), &[3.0, -1.0, 2.0]);
+        let edge = solve(a.as_ref(), &[3.0, -1.0, 2.0], 0.0);
         assert!((edge.x[0] - 2.5).abs() < 1e-14 && edge.x[1] == 0.0, "{:?}", edge.x);
-        assert!(solve(a.as_ref(), &[-1.0, -1.0, -1.0]).x.iter().all(|x| *x == 0.0));
+        assert!(solve(a.as_ref(), &[-1.0, -1.0, -1.0], 0.0).x.iter().all(|x| *x == 0.0));
     }
 }

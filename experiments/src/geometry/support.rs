@@ -14,21 +14,21 @@ use super::nnls;
 /// there is none, because u is in the relative interior of the hull.
 ///
 /// In the points' own metric, for rounding is as small as their numbers there, while white coordinates would blow it up.
-pub(super) fn functional(frame: &Frame, metric: &Mat<f64>) -> Vec<f64> {
-    times(frame.basis.as_ref(), &combination(metric.as_ref()).0)
+pub(super) fn functional(frame: &Frame, metric: &Mat<f64>, noise: f64) -> Vec<f64> {
+    times(frame.basis.as_ref(), &combination(metric.as_ref(), noise).0)
 }
 
-/// That functional, and weights above 0 whose mean is 0 where it is not one.
+/// That functional, and weights above 0 whose mean is 0 where it is not one; rounding may have moved a point by `noise`.
 ///
 /// 0 is in the relative interior if and only if it is a combination with all weights above 0, that is, with `1 + mu_j`, `mu_j >= 0`,
 /// up to their sum. The residual of the nearest such combination is the functional: by optimality no row exceeds it.
-fn combination(x: MatRef<'_, f64>) -> (Vec<f64>, Vec<f64>) {
+fn combination(x: MatRef<'_, f64>, noise: f64) -> (Vec<f64>, Vec<f64>) {
     let (n, r) = (x.nrows(), x.ncols());
     let largest = (0..r).flat_map(|i| x.col(i).iter()).fold(0.0, |most: f64, value| value.abs().max(most));
     let unit = if largest > 0.0 { largest } else { 1.0 };
     let columns = Mat::from_fn(r, n, |i, j| x[(j, i)] / unit);
     let goal: Vec<f64> = transpose_times(columns.transpose(), &vec![1.0; n]).iter().map(|value| -value).collect();
-    let solved = nnls::solve(columns.as_ref(), &goal);
+    let solved = nnls::solve(columns.as_ref(), &goal, noise / unit);
     let mut weights: Vec<f64> = solved.x.iter().map(|mu| 1.0 + mu).collect();
     normalise(&mut weights);
     (solved.residual, weights)
@@ -77,7 +77,9 @@ pub(super) fn face(points: &Entries, u: &[f64], precision: Precision) -> Result<
         }
         let from = hull.frame.from(&seen);
         let metric = hull.frame.metric(&from);
-        let (functional, weights) = combination(metric.as_ref());
+        let x = hull.frame.whiten(&metric);
+        let proof = Interior::new(&hull.frame, &from, &x);
+        let (functional, weights) = combination(metric.as_ref(), proof.noise);
         if let Some(found) = hull.supports(&from, &times(hull.frame.basis.as_ref(), &functional)) {
             let values = members.iter().zip(&found.values).map(|(&j, value)| (j, value * hull.frame.unit()));
             let (left, kept): (Vec<_>, Vec<_>) = values.partition(|(_, value)| *value < -level);
@@ -91,9 +93,8 @@ pub(super) fn face(points: &Entries, u: &[f64], precision: Precision) -> Result<
             exposed.push(Exposed { direction: found.direction, left });
             continue;
         }
-        let x = hull.frame.whiten(&metric);
-        let proof = Interior::new(&hull.frame, &from, &x);
-        if proof.holds(&weights, &transpose_times(x.as_ref(), &weights)) {
+        // In a direction that was taken for none, but is not one of rounding, the point may be on the boundary.
+        if !hull.frame.lost && proof.holds(&weights, &transpose_times(x.as_ref(), &weights)) {
             return Ok(Face::Found { members, exposed });
         }
         return Ok(Face::Undecided);

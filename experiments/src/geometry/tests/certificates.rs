@@ -144,3 +144,79 @@ fn a_sink_that_outweighs_the_entries_or_vanishes_is_met_by_a_longer_query() {
         }
     }
 }
+
+/// Beside an entry ten thousand times farther away, the output comes as near to a target among the others as rounding lets it.
+#[test]
+fn a_far_entry_does_not_make_the_others_targets_coarse() {
+    let mut numbers = Numbers(17);
+    for (n, d) in [(12, 4), (40, 16), (8, 8)] {
+        let points = numbers.points(n, d, d);
+        let farther =
+            |j: usize, c: &[f64]| -> Vec<f64> { c.iter().map(|c| if j == 0 { 1e4 * c } else { *c }).collect() };
+        let rows: Vec<Vec<f64>> = points.rows().enumerate().map(|(j, c)| farther(j, c)).collect();
+        let family = family(Entries::from_rows(&rows).unwrap());
+        for _ in 0..20 {
+            let mut weights = numbers.distribution(n);
+            weights[0] *= 1e-4;
+            let sum: f64 = weights.iter().sum();
+            let weights: Vec<f64> = weights.iter().map(|weight| weight / sum).collect();
+            reached(&family, &family.readout().mean(&weights).unwrap());
+        }
+    }
+}
+
+/// Outside by as little as a thousand-millionth of the radius, off faces of all dimensions.
+#[test]
+fn a_point_that_is_hardly_outside_is_told_to_be() {
+    let mut numbers = Numbers(18);
+    for (n, d) in [(6, 1), (12, 3), (40, 16), (100, 64), (64, 64), (50, 80)] {
+        let family = family(numbers.points(n, d, d));
+        let hull = family.hull();
+        for share in [1e-9, 1e-7, 1e-5, 1e-2] {
+            for _ in 0..5 {
+                let far: Vec<f64> = numbers.normals(d).iter().map(|x| 10.0 * x).collect();
+                let Membership::Outside { direction, weights, .. } = hull.locate(&far).unwrap() else {
+                    panic!("{far:?} is inside");
+                };
+                let foot = family.readout().mean(&weights).unwrap();
+                let by = share * hull.radius();
+                let u: Vec<f64> = foot.iter().zip(&direction).map(|(foot, v)| foot + by * v).collect();
+                let found = hull.locate(&u).unwrap();
+                let Membership::Outside { distance, .. } = found else { panic!("{share}: {found:?}") };
+                assert!((distance - by).abs() <= 1e-10 * hull.radius(), "{distance} {by}");
+                let (_, margin, distance) = refused(&family, &u);
+                assert!((margin + distance).abs() <= 1e-10 * hull.radius());
+            }
+        }
+    }
+}
+
+/// Flatter than what counts as a direction, but not by rounding: the third entry is a vertex, which its face does not show.
+#[test]
+fn of_a_hull_too_thin_to_see_no_face_is_told() {
+    for thin in [1e-11, 1e-12, 1e-13, 3e-14] {
+        let family = family(Entries::from_rows(&[[-1.0, 0.0], [1.0, 0.0], [0.0, thin]]).unwrap());
+        assert_eq!(family.is_vertex(2).unwrap(), None, "{thin}");
+        assert!(matches!(family.largest_probability(2).unwrap(), Largest::Undecided { .. }), "{thin}");
+        assert_eq!(family.is_vertex(0).unwrap(), Some(true));
+    }
+    // Without a query that tells it from the middle it is the middle.
+    let family = family(Entries::from_rows(&[[-1.0, 0.0], [1.0, 0.0], [0.0, 0.0]]).unwrap());
+    assert_eq!(family.is_vertex(2).unwrap(), Some(false));
+}
+
+/// Seen from the middle one, the near neighbour's direction is known to few digits: its rounding is not taken for a dimension.
+#[test]
+fn neighbours_on_an_edge_are_not_mistaken_for_opposites_of_the_far_end() {
+    let mut numbers = Numbers(19);
+    for near in [1e-3, 1e-4, 1e-5] {
+        for _ in 0..50 {
+            let (from, along, d) = (numbers.normals(6), numbers.normals(6), 6);
+            let at = |by: f64| (0..d).map(|i| from[i] + by * along[i]).collect::<Vec<f64>>();
+            let rows = [at(-1.3), at(0.0), at(near), at(0.8), at(1.9), vec![0.0; d]];
+            let family = family(Entries::from_rows(&rows).unwrap());
+            let vertices: Vec<Option<bool>> = (0..6).map(|index| family.is_vertex(index).unwrap()).collect();
+            assert_eq!(vertices, [true, false, false, false, true, true].map(Some), "{near}");
+        }
+    }
+}

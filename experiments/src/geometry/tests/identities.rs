@@ -1,7 +1,6 @@
 //! Identities behind the statements, over random instances with and without a sink, for any scale of the logits.
 
 use proptest::prelude::*;
-use proptest::test_runner::RngSeed;
 
 use super::properties::{Instance, instances};
 use super::*;
@@ -51,14 +50,7 @@ fn g(readout: &ReadOut, q: &[f64], u: &[f64]) -> f64 {
 }
 
 proptest! {
-    // The same instances in every run: with fresh ones, one run in 25 meets an instance (nearly flat, or an entry close to a face) that one of
-    // the properties below leaves undecided or off by more than is allowed. Those are not understood yet (experiments/LOG.md).
-    #![proptest_config(ProptestConfig {
-        cases: 200,
-        failure_persistence: None,
-        rng_seed: RngSeed::Fixed(1),
-        ..ProptestConfig::default()
-    })]
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn the_output_is_the_gradient_of_the_log_partition(instance in instances(), scale in scales(), sink in sinks()) {
@@ -81,7 +73,11 @@ proptest! {
     #[test]
     fn the_family_has_as_many_dimensions_as_the_affine_hull(instance in instances(), with_sink in any::<bool>()) {
         let readout = read_out(&instance, 0.7, with_sink.then_some(0.4));
-        let of_p = readout.probability_jacobian(&query(&instance, &mut instance.numbers(), 0.7)).unwrap();
+        // A query of whose weights none is near to 0: it is true of the others, too, but in them rounding hides it.
+        let q = query(&instance, &mut instance.numbers(), 0.7);
+        let tilts = readout.tilt(&q).unwrap();
+        let largest = tilts.iter().fold(1.0, |most: f64, tilt| tilt.abs().max(most));
+        let of_p = readout.probability_jacobian(&q.iter().map(|q| q / largest).collect::<Vec<_>>()).unwrap();
         let of_p = Mat::from_fn(of_p.nrows(), of_p.ncols(), |j, k| of_p[(j, k)] / instance.magnitude);
         let dimensions = Svd::of("derivative", of_p.as_ref()).unwrap().values.iter().filter(|s| **s > 1e-11).count();
         let found = Dimensions::of(readout.points(), 1e-10).unwrap();
@@ -108,17 +104,14 @@ proptest! {
         let family = family_of(&instance, 0.7, with_sink.then_some(0.4));
         let (points, prior) = (family.readout().points(), family.readout().prior());
         let n = points.count();
-        let (mut vertices, mut open) = (0, 0);
+        let mut vertices = 0;
         for index in 0..n {
             let alike = (0..n).filter(|&j| points.row(j) == points.row(index)).map(|j| prior[j]).sum::<f64>();
             let share = prior[index] / alike;
             let found = family.largest_probability(index).unwrap();
-            // Of some thousand random entries one is so near to a face that no certificate tells; nothing may be said of it then.
-            let (Largest::Found { supremum, .. }, Some(vertex)) = (&found, family.is_vertex(index).unwrap()) else {
-                open += 1;
-                continue;
+            let (Largest::Found { supremum, .. }, Some(vertex)) = (found, family.is_vertex(index).unwrap()) else {
+                panic!("{index} is undecided");
             };
-            let supremum = *supremum;
             if vertex {
                 vertices += 1;
                 prop_assert!((supremum - share).abs() < 1e-9, "{index}: {supremum} {share}");
@@ -126,8 +119,7 @@ proptest! {
                 prop_assert!(supremum < share * (1.0 - 1e-6), "{index}: {supremum} {share}");
             }
         }
-        prop_assert!(open <= 1, "{open} of {n} undecided");
-        prop_assert!(vertices + open > family.hull().rank(), "{vertices}, {open}");
+        prop_assert!(vertices > family.hull().rank(), "{vertices}");
     }
 
     /// Concave, largest where the output is u, unchanged across the hull, and below its bound along the hull.
@@ -175,8 +167,10 @@ proptest! {
         for (found, p) in readout.read(&found).unwrap().p.iter().zip(&p) {
             prop_assert!((found - p).abs() < 1e-8, "{found} {p}");
         }
+        // What a small error of the output is to the logit of an entry grows as one over its weight.
         let apart = readout.tilt(&minus(&found, &q)).unwrap();
-        prop_assert!(apart.iter().all(|t| (t - apart[0]).abs() < 1e-5), "{apart:?}");
+        let constant = dot(&apart, &p);
+        prop_assert!(apart.iter().zip(&p).all(|(t, p)| (t - constant).abs() * p < 1e-10), "{apart:?} {p:?}");
     }
 
     /// The origin is in the hull then, whatever the logit, and counts in the derivative as any entry does.
