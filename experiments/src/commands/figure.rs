@@ -33,7 +33,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let wanted = |figure: &&Figure| args.names.is_empty() || args.names.iter().any(|name| name == figure.name);
     let mut drawn = Vec::new();
     for figure in FIGURES.iter().filter(wanted) {
-        drawn.push((figure, (figure.draw)()?));
+        drawn.push((figure, figure.svg()?));
     }
     make_folder(&args.out)?;
     for (figure, svg) in drawn {

@@ -22,9 +22,9 @@ pub fn draw() -> Result<String, FigureError> {
         title: "Dimensions of re-weighting, and those that queries reach",
         size: (620, 340),
         sides: (44, 18),
-        x: Axis::counting(0.0, &[MOST as f64]),
+        x: Axis::counting(2.0, &[MOST as f64]),
         y: Axis::counting(0.0, &[MOST as f64]),
-        x_title: "entries of 8 numbers",
+        x_title: "number of entries, each of 8 numbers",
         y_title: "dimensions",
     };
     Ok(draw_frame(&frame, |canvas| {
@@ -36,8 +36,8 @@ pub fn draw() -> Result<String, FigureError> {
         canvas.line(all, style(1).colour, 2.0, Some((5, 3)))?;
         canvas.line(reached, style(0).colour, 2.2, None)?;
         let words = [
-            ("of all distributions: entries - 1", 13.0, 17.5),
-            ("out of reach", 18.5, 12.5),
+            ("of all distributions: entries - 1", 14.6, 15.6),
+            ("out of reach", 18.8, 12.5),
             ("of those that queries reach", 14.0, 6.2),
         ];
         for (text, x, y) in words {

@@ -28,11 +28,11 @@ pub fn draw() -> Result<String, FigureError> {
         }
         path(canvas, &linear, style(0).colour, 2.0, None)?;
         path(canvas, &exact, style(1).colour, 1.4, Some((4, 3)))?;
-        named(canvas, [o[0], o[1]], &style(0), "", (0, 1))?;
+        named(canvas, [o[0], o[1]], &style(0), "o(q)", (0, 1))?;
         let legend = canvas.at(0.0, 0.0);
         for (row, (text, colour, dash)) in [
-            ("the Jacobian's ellipse, |dq| = 1", style(0).colour, None),
-            ("the outputs themselves", style(1).colour, Some((4, 3))),
+            ("the Jacobian's ellipse for |dq| = 1", style(0).colour, None),
+            ("the outputs o(q + dq) themselves", style(1).colour, Some((4, 3))),
         ]
         .into_iter()
         .enumerate()

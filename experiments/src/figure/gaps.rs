@@ -37,13 +37,15 @@ pub fn draw() -> Result<String, FigureError> {
             path(canvas, &[twin, nearest], style(1).colour, 1.2, None)?;
             let middle = [0, 1].map(|i| f64::midpoint(twin[i], nearest[i]));
             let place = canvas.at(middle[0], middle[1]);
-            canvas.text((place.0, place.1 - 12 * UNIT), &format!("{distance:.2}"), HPos::Center, VPos::Bottom, INK)?;
+            let text = format!("{distance:.2} outside");
+            canvas.text((place.0 + 6 * UNIT, place.1 + 8 * UNIT), &text, HPos::Left, VPos::Top, INK)?;
         }
-        named(canvas, own, &style(0), "own output", (-1, 0))?;
-        named(canvas, twin, &style(1), "the twin's", (1, 0))?;
+        named(canvas, own, &style(0), "own output", (-1, -1))?;
+        named(canvas, twin, &style(1), "twin", (1, 0))?;
         let corner = canvas.at(-1.75, 1.7);
-        for (row, text) in
-            ["solid: what the reusing layer reads", "dashed: content of the twin's own"].into_iter().enumerate()
+        for (row, text) in ["solid: entries that the reusing layer reads", "dashed: entries that the twin makes anew"]
+            .into_iter()
+            .enumerate()
         {
             canvas.text((corner.0, corner.1 + 18 * row as i32 * UNIT), text, HPos::Left, VPos::Center, INK)?;
         }

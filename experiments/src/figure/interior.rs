@@ -52,10 +52,12 @@ pub fn draw() -> Result<String, FigureError> {
         }
         let corner = canvas.at(-1.75, 1.7);
         for (row, text) in
-            ["reached: length of the query", "outside: a separating line, the distance"].into_iter().enumerate()
+            ["entries, and their hull", "reached: length of the query", "outside: a separating line, the distance"]
+                .into_iter()
+                .enumerate()
         {
             let y = corner.1 + 18 * row as i32 * UNIT;
-            canvas.marker((corner.0 + 6 * UNIT, y), &style(2 - row), 4.5)?;
+            canvas.marker((corner.0 + 6 * UNIT, y), &[ENTRY, style(2), style(1)][row], 4.5)?;
             canvas.text((corner.0 + 16 * UNIT, y), text, HPos::Left, VPos::Center, INK)?;
         }
         Ok(())

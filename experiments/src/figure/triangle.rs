@@ -3,7 +3,7 @@
 use super::FigureError;
 use super::plane::{ENTRY, hull, named, path, plane, style};
 use crate::geometry::{Entries, ReadOut};
-use crate::report::drawing::MUTED;
+use crate::report::drawing::{HPos, INK, MUTED, UNIT, VPos};
 
 /// The entries of the worked example.
 pub const ENTRIES: [[f64; 2]; 3] = [[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]];
@@ -27,8 +27,8 @@ pub fn draw() -> Result<String, FigureError> {
     let root = 2.0_f64.sqrt();
     let shown = [
         ([root, 0.0], "q = (1.414, 0)", (0, -1)),
-        ([-root, 0.0], "q = (-1.414, 0)", (-1, 0)),
-        ([0.0, 0.0], "q = 0", (-1, 0)),
+        ([-root, 0.0], "q = (-1.414, 0)", (0, 1)),
+        ([0.0, 0.0], "q = 0", (-1, -1)),
     ];
     let outputs = shown.map(|(q, name, side)| output(q).map(|o| (o, name, side)));
     let svg = plane("Three entries and what queries read of them", (-0.15, 1.15), |canvas| {
@@ -42,6 +42,18 @@ pub fn draw() -> Result<String, FigureError> {
         }
         for (o, name, side) in outputs.iter().flatten() {
             named(canvas, *o, &style(1), name, *side)?;
+        }
+        let legend = canvas.at(0.0, 0.0);
+        for (row, (text, colour, dash)) in [
+            ("o(q) as q runs along the first axis", style(0).colour, None),
+            ("along other lines through 0", MUTED, Some((2, 3))),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let y = legend.1 - (20 - 20 * row as i32) * UNIT;
+            canvas.line(vec![(legend.0 - 36 * UNIT, y), (legend.0 - 8 * UNIT, y)], colour, 2.0, dash)?;
+            canvas.text((legend.0, y), text, HPos::Left, VPos::Center, INK)?;
         }
         Ok(())
     })?;

@@ -37,6 +37,7 @@ impl HeadGap {
             ("outside_hull", outside),
             ("output_difference", self.difference),
             ("hull_distance_elsewhere", self.elsewhere),
+            ("hull_distance_gain", self.elsewhere.zip(self.distance).map(|(other, own)| other - own)),
             ("repair_kl", self.repair),
         ]
         .into_iter()

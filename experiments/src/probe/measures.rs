@@ -10,33 +10,43 @@ pub const RANK: f64 = 1e-6;
 /// A measure of a layer, whatever the head.
 pub const LAYER: [(&str, &str); 4] = [
     ("entries", "points that a query reads: window, selected entries and the sink"),
-    ("rank", "rank of the points: dimensions of the tilts that some change of the query makes"),
-    ("affine_rank", "affine rank of the points: dimensions of the distributions and of the outputs that queries reach"),
-    ("unreachable", "not reached: directions of re-weighting that no query reaches, points - 1 - affine rank"),
+    (
+        "rank",
+        "rank of the points: dimensions of what a change of the query adds to the logits; singular values below 1e-6 of the largest count as none, for points are 32-bit numbers",
+    ),
+    (
+        "affine_rank",
+        "dimensions that the points span, seen from one of them: so many have the outputs, and the weights, that queries reach",
+    ),
+    ("unreachable", "directions in which weights could change that no query reaches: points - 1 - affine rank"),
 ];
 
 /// A measure of a head.
 pub const HEAD: [(&str, &str); 14] = [
     ("entropy", "entropy of the weights, nats"),
-    ("effective_entries", "effective points, their number: e to the entropy"),
-    ("smallest_weight_log10", "decimal logarithm of the smallest weight"),
+    ("effective_entries", "as many points with equal weights would be as spread out: e to the entropy"),
+    ("smallest_weight_log10", "decimal logarithm of the smallest weight on a point"),
     ("spread", "trace of Sigma_p: the variance of the points under the weights"),
     ("effective_rank", "effective rank of Sigma_p: e to the entropy of its eigenvalues' shares"),
-    ("mass_window", "share of the attention over everything visible that lies on the window"),
-    ("mass_selected", "share on the entries that are read"),
+    (
+        "mass_window",
+        "of the attention that the query would spread over everything visible, the share on the tokens of the window",
+    ),
+    ("mass_selected", "share on the selected entries"),
     ("mass_sink", "share on the sink"),
-    ("mass_missed", "share on visible entries that are not read"),
+    ("mass_missed", "share on visible entries that were not selected, which the layer does not read"),
     ("output_norm", "length of what is read"),
     (
         "asymmetry",
-        "of the derivative J of what is read by the query: |J - transpose(J)| / |J|, 0 where key and value are one rotated vector",
+        "of the derivative J of the output by the query: |J - transpose(J)| / |J|, from 0 (symmetric, as where key and value are one rotated \
+         vector) to 2",
     ),
     (
         "smallest_eigenvalue",
         "of its symmetric part, over the largest in size: below 0 there is a direction in which a query moves what it reads backwards",
     ),
-    ("asymmetry_unrotated", "the same if keys were rotated and values were not"),
-    ("smallest_eigenvalue_unrotated", "the same if keys were rotated and values were not"),
+    ("asymmetry_unrotated", "the asymmetry if keys were rotated and values were not"),
+    ("smallest_eigenvalue_unrotated", "the smallest eigenvalue if keys were rotated and values were not"),
 ];
 
 /// The smallest weight that is told apart from 0: below it a 32-bit weight underflows.

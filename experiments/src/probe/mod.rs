@@ -15,6 +15,7 @@ mod source;
 mod sums;
 mod twin;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -246,15 +247,20 @@ fn one(
             Ok((measures::head(seat, head, everything)?, gaps::of_head(seat, head, twin, &here, other.as_deref())?))
         })
         .collect::<Result<_, GeometryError>>()?;
+    let mut together: BTreeMap<&'static str, (f64, usize)> = BTreeMap::new();
     for (head, (measured, gap)) in found.into_iter().enumerate() {
-        for ((name, _), value) in HEAD.iter().zip(measured.values) {
+        let measured_values = HEAD.iter().zip(measured.values).map(|((name, _), value)| (*name, value));
+        for (name, value) in measured_values.chain(gap.values()) {
             sums.head(view.layer, head, name, value);
+            let (sum, count) = together.entry(name).or_default();
+            *sum += value;
+            *count += 1;
         }
         sums.spectrum(view.layer, head, &measured.spectrum);
-        for (name, value) in gap.values() {
-            sums.head(view.layer, head, name, value);
-        }
         sums.undecided += gap.undecided;
+    }
+    for (name, (sum, count)) in together {
+        sums.heads(view.layer, name, sum / count as f64);
     }
     Ok(())
 }

@@ -13,7 +13,7 @@ use super::{Extent, Options, ProbeError};
 use crate::report::csv_field;
 
 /// Version of the file's form.
-const SCHEMA: u32 = 1;
+const SCHEMA: u32 = 2;
 
 /// A mean over sequences, each of them the mean of its queries.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -60,6 +60,8 @@ pub struct LayerRecord {
     pub has_twin: bool,
     /// Measures of the layer.
     pub measures: Measures,
+    /// Means over its heads of their measures.
+    pub over_heads: Measures,
     /// Its heads.
     pub heads: Vec<HeadRecord>,
 }
@@ -167,6 +169,7 @@ pub(super) fn record(
         address_from: layer.address_from,
         has_twin: twin.is_some_and(|twin| twin.layer(layer.index).is_some()),
         measures: measures(sums, Of::Layer(layer.index)),
+        over_heads: measures(sums, Of::Heads(layer.index)),
         heads: (0..model.heads)
             .map(|head| HeadRecord {
                 head,
@@ -222,28 +225,15 @@ impl LayerRecord {
         format!("{} {}{ratio}", self.layer, self.mode)
     }
 
-    /// A measure of the layer, or the mean over its heads of one of theirs. The half width is that of the widest head then, which is a
-    /// bound where heads go together.
+    /// A measure of the layer, or the mean over its heads of one of theirs.
     pub fn mean(&self, name: &str) -> Option<Mean> {
-        if let Some(mean) = self.measures.get(name) {
-            return Some(*mean);
-        }
-        let heads: Vec<&Mean> = self.heads.iter().filter_map(|head| head.measures.get(name)).collect();
-        let first = heads.first()?;
-        let half = |mean: &&Mean| mean.half_width;
-        Some(Mean {
-            mean: heads.iter().map(|mean| mean.mean).sum::<f64>() / heads.len() as f64,
-            half_width: heads.iter().filter_map(half).reduce(f64::max),
-            least: heads.iter().map(|mean| mean.least).fold(f64::INFINITY, f64::min),
-            most: heads.iter().map(|mean| mean.most).fold(f64::NEG_INFINITY, f64::max),
-            sequences: first.sequences,
-            values: heads.iter().map(|mean| mean.values).sum(),
-        })
+        self.measures.get(name).or_else(|| self.over_heads.get(name)).copied()
     }
 }
 
 impl ProbeRecord {
-    /// One line a measure, with unrounded numbers. A line of two layers has the second in the column `head`, as in `with 3`.
+    /// One line a measure, with unrounded numbers. In the column `head` the mean over heads has `mean`, and a line of two layers the second
+    /// of them, as in `with 3`.
     pub fn csv(&self) -> String {
         let mut out = String::from("layer,mode,head,measure,mean,interval_95_half_width,least,most,sequences,values\n");
         let mut line = |layer: usize, mode: String, head: String, name: &str, mean: &Mean| {
@@ -256,6 +246,9 @@ impl ProbeRecord {
         for layer in &self.layers {
             for (name, mean) in &layer.measures {
                 line(layer.layer, layer.mode.to_string(), String::new(), name, mean);
+            }
+            for (name, mean) in &layer.over_heads {
+                line(layer.layer, layer.mode.to_string(), "mean".into(), name, mean);
             }
             for head in &layer.heads {
                 for (name, mean) in &head.measures {

@@ -9,6 +9,8 @@ use crate::stats::{self, Estimate};
 pub enum Of {
     /// A layer, whatever the head.
     Layer(usize),
+    /// The mean over a layer's heads.
+    Heads(usize),
     /// A head of a layer.
     Head(usize, usize),
     /// Two layers.
@@ -69,6 +71,11 @@ impl Sums {
     /// Adds a value of a layer.
     pub fn layer(&mut self, layer: usize, name: &'static str, value: f64) {
         self.values.entry((Of::Layer(layer), name)).or_default().add(value);
+    }
+
+    /// Adds a mean over a layer's heads.
+    pub fn heads(&mut self, layer: usize, name: &'static str, value: f64) {
+        self.values.entry((Of::Heads(layer), name)).or_default().add(value);
     }
 
     /// Adds a value of a head.

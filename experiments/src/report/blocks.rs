@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::analysis::{Analysis, Effect, Row};
-use super::charts::{Figure, Layout, Style, Styles};
+use super::charts::{Figure, Layout, Marker, Style, Styles};
 use super::format::html as escape;
 use super::table::{Cells, headers, missing_lines};
 use super::{format, method};
@@ -71,6 +71,12 @@ pub fn swatch(style: Option<&Style>) -> String {
     let Some(style) = style else {
         return String::new();
     };
+    if style.marker == Marker::Area {
+        return format!(
+            "<svg class=\"swatch\" viewBox=\"0 0 26 10\" aria-hidden=\"true\"><rect x=\"7\" width=\"12\" height=\"10\" fill=\"{}\"/></svg>",
+            style.css()
+        );
+    }
     let dash = style.dash.map_or_else(String::new, |(on, off)| format!(" stroke-dasharray=\"{on} {off}\""));
     format!(
         "<svg class=\"swatch\" viewBox=\"0 0 26 10\" aria-hidden=\"true\"><path d=\"M0 5H26\" stroke=\"{0}\" \

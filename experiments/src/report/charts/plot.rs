@@ -61,6 +61,8 @@ pub enum Marker {
     Triangle,
     /// A square that stands on its corner.
     Diamond,
+    /// None: an area of the colour, in legends a patch.
+    Area,
 }
 
 impl Marker {
@@ -68,7 +70,7 @@ impl Marker {
     fn corners(self) -> &'static [(f64, f64)] {
         match self {
             Self::Disc => &[],
-            Self::Square => &[(-0.88, -0.88), (0.88, -0.88), (0.88, 0.88), (-0.88, 0.88)],
+            Self::Square | Self::Area => &[(-0.88, -0.88), (0.88, -0.88), (0.88, 0.88), (-0.88, 0.88)],
             Self::Triangle => &[(0.0, -1.25), (1.1, 0.75), (-1.1, 0.75)],
             Self::Diamond => &[(0.0, -1.25), (1.25, 0.0), (0.0, 1.25), (-1.25, 0.0)],
         }

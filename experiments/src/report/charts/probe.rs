@@ -3,14 +3,14 @@
 use plotters::style::text_anchor::{HPos, VPos};
 
 use super::axis::Axis;
-use super::plot::{Frame, INK, MUTED, Style, Styles, UNIT, draw, text_width};
+use super::plot::{Frame, INK, MUTED, Marker, Style, Styles, UNIT, draw, text_width};
 use super::rows::bar;
 use super::{Figure, Layout, SIZE};
 use crate::probe::{LayerRecord, ProbeRecord};
 use crate::report::ReportError;
 
 /// Height of a row in pixels.
-const ROW: i32 = 34;
+const ROW: i32 = 40;
 
 /// The parts of the attention over everything visible.
 const PARTS: [(&str, &str); 4] = [
@@ -20,11 +20,26 @@ const PARTS: [(&str, &str); 4] = [
     ("missed", "mass_missed"),
 ];
 
-/// The looks of parts and layers.
+/// Distances of the twin's output.
+const DISTANCES: [(&str, &str); 3] = [
+    ("from the hull of the layer's points", "hull_distance"),
+    ("the same, of another query's output", "hull_distance_elsewhere"),
+    ("from what the layer reads", "output_difference"),
+];
+
+/// The look of a distance.
+fn mark(index: usize) -> Style {
+    let colour = if index == 0 { Style::of(0).colour } else { MUTED };
+    Style { colour, ..Style::of(index) }
+}
+
+/// The looks of parts, distances and layers.
 pub fn probe_styles(record: &ProbeRecord) -> Styles {
-    let parts = PARTS.iter().enumerate().map(|(index, (name, _))| ((*name).to_owned(), Style::of(index)));
+    let area = |index| Style { marker: Marker::Area, ..Style::of(index) };
+    let parts = PARTS.iter().enumerate().map(|(index, (name, _))| ((*name).to_owned(), area(index)));
+    let marks = DISTANCES.iter().enumerate().map(|(index, (name, _))| ((*name).to_owned(), mark(index)));
     let layers = record.layers.iter().enumerate().map(|(index, layer)| (layer.name(), Style::of(index)));
-    parts.chain(layers).collect()
+    parts.chain(marks).chain(layers).collect()
 }
 
 /// All figures of a probe.
@@ -61,6 +76,10 @@ fn masses(record: &ProbeRecord) -> Result<Figure, ReportError> {
                     let right = left + mean.mean;
                     let (from, to) = (canvas.at(left, height).0, canvas.at(right, height).0);
                     canvas.rectangle((from, y - 10 * UNIT), (to, y + 10 * UNIT), Style::of(index).colour, 0.85)?;
+                    let label = format!("{:.0}%", 100.0 * mean.mean);
+                    if to - from > (text_width(&label) + 6) * UNIT {
+                        canvas.text((from.midpoint(to), y), &label, HPos::Center, VPos::Center, INK)?;
+                    }
                     left = right;
                 }
             }
@@ -70,12 +89,27 @@ fn masses(record: &ProbeRecord) -> Result<Figure, ReportError> {
     Ok(Figure {
         title: title.to_owned(),
         panels: vec![(None, svg)],
-        caption: "Of the attention that the layer's own queries would spread over their window, every visible entry and the sink; mean over heads \
-                  and queries. What is missed lies on entries that the layer does not read."
-            .to_owned(),
+        caption: format!(
+            "Of the attention that the layer's own queries would spread over their window, every visible entry and the sink; mean over heads and \
+             queries. What is missed lies on entries that the layer does not read. Too little to be seen: {}.",
+            unseen(record)
+        ),
         legend: PARTS.iter().map(|(name, _)| (None, (*name).to_owned())).collect(),
         layout: Layout::Stacked,
     })
+}
+
+/// Parts that are too small for a number in their bar.
+fn unseen(record: &ProbeRecord) -> String {
+    let small = |layer: &LayerRecord| -> Vec<String> {
+        let part = |(title, name): &(&str, &str)| {
+            let mean = layer.mean(name).filter(|mean| mean.mean < 0.05)?;
+            Some(format!("{title} {:.1}% in {}", 100.0 * mean.mean, layer.name()))
+        };
+        PARTS.iter().filter_map(part).collect()
+    };
+    let all: Vec<String> = record.layers.iter().flat_map(small).collect();
+    if all.is_empty() { "nothing".into() } else { all.join(", ") }
 }
 
 fn spectra(record: &ProbeRecord) -> Result<Figure, ReportError> {
@@ -100,9 +134,9 @@ fn spectra(record: &ProbeRecord) -> Result<Figure, ReportError> {
         size: SIZE,
         sides: (58, 18),
         x: Axis::counting(1.0, &[longest.max(2) as f64]),
-        y: Axis::positive(&values),
+        y: Axis::positive(&[&values[..], &[1.0]].concat()),
         x_title: "direction, the strongest first",
-        y_title: "share of the variance",
+        y_title: "share of the variance (logarithmic)",
     };
     let svg = draw(&frame, |canvas| {
         for (index, shares) in spectra.iter().enumerate().rev() {
@@ -121,36 +155,38 @@ fn spectra(record: &ProbeRecord) -> Result<Figure, ReportError> {
     Ok(Figure {
         title: title.to_owned(),
         panels: vec![(None, svg)],
-        caption: "Sigma_p is the covariance of the points under a query's weights, and the derivative of the output for the query is Sigma_p over \
-                  the square root of d: its strong directions are those in which a small change of the query moves the output. Mean over heads \
-                  and queries."
-            .to_owned(),
+        caption: format!(
+            "Sigma_p is the covariance of the points under a query's weights. The derivative of the output by the query is Sigma_p over the square \
+             root of d, the {} numbers of a head: a small change of the query moves the output in the strong directions, and next to nothing in the \
+             weak ones. Mean over heads and queries.",
+            record.head_dim
+        ),
         legend: record.layers.iter().map(|layer| (None, layer.name())).collect(),
         layout: Layout::Stacked,
     })
 }
 
 fn distances(record: &ProbeRecord) -> Result<Figure, ReportError> {
-    let title = "How far the twin's output is";
-    let named =
-        [("from the hull of the layer's points", "hull_distance"), ("from what the layer reads", "output_difference")];
+    let title = "Distance of the twin's output from what the layer can read";
     let layers: Vec<LayerRecord> =
         record.layers.iter().filter(|layer| record.twin.is_none() || layer.has_twin).cloned().collect();
     let ends = layers.iter().flat_map(|layer| {
-        named.iter().filter_map(|(_, name)| layer.mean(name)).map(|mean| mean.mean + mean.half_width.unwrap_or(0.0))
+        DISTANCES.iter().filter_map(|(_, name)| layer.mean(name)).map(|mean| mean.mean + mean.half_width.unwrap_or(0.0))
     });
-    let values: Vec<f64> = std::iter::once(0.0).chain(ends).collect();
+    let values: Vec<f64> = [0.0, 1.0].into_iter().chain(ends).collect();
     let svg = draw(
-        &frame(title, &layers, Axis::linear(&values, (0.0, f64::INFINITY)), "distance over the output's length"),
+        &frame(title, &layers, Axis::linear(&values, (0.0, f64::INFINITY)), "distance as a share of the twin's output"),
         |canvas| {
+            let (_, top, _, bottom) = canvas.bounds;
+            let origin = canvas.at(1.0, 0.0).0;
+            canvas.line(vec![(origin, top), (origin, bottom)], MUTED, 1.2, Some((4, 4)))?;
             for (row, layer) in layers.iter().enumerate() {
                 let y = canvas.at(0.0, -(row as f64)).1;
                 canvas.text((canvas.bounds.0 - 8 * UNIT, y), &layer.name(), HPos::Right, VPos::Center, INK)?;
-                for (index, (_, name)) in named.iter().enumerate() {
+                for (index, (_, name)) in DISTANCES.iter().enumerate() {
                     let Some(mean) = layer.mean(name) else { continue };
-                    let style =
-                        Style { colour: if index == 0 { Style::of(0).colour } else { MUTED }, ..Style::of(index) };
-                    let height = -(row as f64) + if index == 0 { 0.14 } else { -0.14 };
+                    let style = mark(index);
+                    let height = -(row as f64) + [0.2, 0.0, -0.2][index];
                     if let Some(half) = mean.half_width {
                         let (low, high) = (mean.mean - half, mean.mean + half);
                         let end = |value: f64| (canvas.at(value, height), !canvas.holds_x(value));
@@ -165,10 +201,10 @@ fn distances(record: &ProbeRecord) -> Result<Figure, ReportError> {
     Ok(Figure {
         title: title.to_owned(),
         panels: vec![(None, svg)],
-        caption: "Coloured discs: from the nearest output that any query of the layer has; grey squares: from the output that its own query has. Bars: \
-                  95% interval over sequences."
+        caption: "Dashed: the length of the output, as far as the origin, which the sink always offers; no output is farther from the hull. What the \
+                  layer reads can be farther: where it is longer than the twin's output, or points elsewhere. Bars: 95% interval over sequences."
             .to_owned(),
-        legend: Vec::new(),
+        legend: DISTANCES.iter().map(|(name, _)| (None, (*name).to_owned())).collect(),
         layout: Layout::Stacked,
     })
 }
