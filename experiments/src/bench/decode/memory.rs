@@ -96,9 +96,12 @@ pub fn figures_of(key: &str, context: u64, start: u64, options: &Options) -> Res
     let mix = all.iter().find(|mix| mix.key == key).ok_or_else(|| BenchError::Decode(format!("no mix {key}")))?;
     let unknown = || BenchError::Peak("/proc/self/smaps_rollup cannot be read".into());
     let mut session = mix.session(context as usize + 2 * DECODED, &options.device)?;
-    tokens::make_up(&mut session, start, options)?;
-    for _ in 0..DECODED {
-        session.decode(&[0])?.try_into_data()?;
+    // Twice, so that memory which is needed only while vectors are made up or tokens decoded has been asked for after one another, too.
+    for length in [start / 2, start] {
+        tokens::make_up(&mut session, length, options)?;
+        for _ in 0..DECODED {
+            session.decode(&[0])?.try_into_data()?;
+        }
     }
     let held = |session: &csa2_infer::Session| [session.bytes().total(), session.caches().allocated()];
     let (before, resident_before) = (held(&session), resident().ok_or_else(unknown)?);

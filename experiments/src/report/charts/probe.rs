@@ -77,7 +77,7 @@ fn masses(record: &ProbeRecord) -> Result<Figure, ReportError> {
                     let (from, to) = (canvas.at(left, height).0, canvas.at(right, height).0);
                     canvas.rectangle((from, y - 10 * UNIT), (to, y + 10 * UNIT), Style::of(index).colour, 0.85)?;
                     let label = format!("{:.0}%", 100.0 * mean.mean);
-                    if to - from > (text_width(&label) + 6) * UNIT {
+                    if mean.mean >= 0.035 {
                         canvas.text((from.midpoint(to), y), &label, HPos::Center, VPos::Center, INK)?;
                     }
                     left = right;
@@ -91,7 +91,7 @@ fn masses(record: &ProbeRecord) -> Result<Figure, ReportError> {
         panels: vec![(None, svg)],
         caption: format!(
             "Of the attention that the layer's own queries would spread over their window, every visible entry and the sink; mean over heads and \
-             queries. What is missed lies on entries that the layer does not read. Too little to be seen: {}.",
+             queries. What is missed lies on entries that the layer does not read. Without a number in the picture: {}.",
             unseen(record)
         ),
         legend: PARTS.iter().map(|(name, _)| (None, (*name).to_owned())).collect(),
@@ -103,7 +103,7 @@ fn masses(record: &ProbeRecord) -> Result<Figure, ReportError> {
 fn unseen(record: &ProbeRecord) -> String {
     let small = |layer: &LayerRecord| -> Vec<String> {
         let part = |(title, name): &(&str, &str)| {
-            let mean = layer.mean(name).filter(|mean| mean.mean < 0.05)?;
+            let mean = layer.mean(name).filter(|mean| mean.mean < 0.035)?;
             Some(format!("{title} {:.1}% in {}", 100.0 * mean.mean, layer.name()))
         };
         PARTS.iter().filter_map(part).collect()

@@ -62,8 +62,8 @@ fn collapse(record: &ProbeRecord) -> Option<String> {
         pairs.iter().filter_map(|(pair, _)| Some(percent(pair.measures.get("weights_apart")?))).collect();
     Some(format!(
         "Do layers that read the same address do the same? {verdict} The cosine between what they add to the residual stream, each through its own \
-         output projection, is {} (1: the same, 0: unrelated; below {DIFFERENT} they count as different). By their queries alone, {} of the weight \
-         lies on other points.",
+         output projection, is {} (1: the same, 0: unrelated; below {DIFFERENT} they count as different). On the same tokens and entries, they place \
+         {} of the weight differently.",
         joined(&cosines),
         joined(&apart)
     ))
@@ -101,12 +101,28 @@ fn out_of_reach(record: &ProbeRecord) -> Option<String> {
     Some(format!(
         "Could another query have read {other}? Outside the hull of the layer's points, where no query of it reaches, lie {} of these outputs. The \
          distance from the hull is {}, as a share of the output's length: 0 would be in reach, 1 is as far as the origin, which the sink always \
-         offers. The points span {} of {} dimensions; a part in any other direction is out of reach, however small.",
+         offers. The points span {} of {} dimensions, and a part in any other direction is out of reach, however small: a vector of random \
+         direction would be {} away at least.",
         joined(&outside),
         joined(&told("hull_distance", compared(record))),
         joined(&spanned),
-        record.head_dim
+        record.head_dim,
+        random_distance(record)
     ))
+}
+
+/// How far a random direction is from the space that the points of a layer span, the origin in it: the root of the share of its squared length
+/// in the other dimensions, on average. The least and the most of the layers.
+fn random_distance(record: &ProbeRecord) -> String {
+    let d = record.head_dim as f64;
+    let away = |layer: &LayerRecord| Some((1.0 - layer.mean("affine_rank")?.mean.min(d) / d).sqrt());
+    let all: Vec<f64> = compared(record).filter_map(away).collect();
+    let (least, most) = (all.iter().copied().fold(1.0, f64::min), all.iter().copied().fold(0.0, f64::max));
+    if format!("{least:.2}") == format!("{most:.2}") {
+        format!("{least:.2}")
+    } else {
+        format!("{least:.2} to {most:.2}")
+    }
 }
 
 /// How far from the hull what the twin reads is that has nothing to do with the query.
@@ -115,9 +131,9 @@ fn strangers(record: &ProbeRecord) -> Option<String> {
         .filter_map(|layer| {
             let gain = layer.mean("hull_distance_gain")?;
             let verdict = match gain.half_width {
-                Some(half) if gain.mean - half > 0.0 => "nearer",
-                Some(half) if gain.mean + half < 0.0 => "farther",
-                _ => "not told apart",
+                Some(half) if gain.mean - half > 0.0 => "the interval excludes 0",
+                Some(half) if gain.mean + half < 0.0 => "it is farther",
+                _ => "the interval includes 0",
             };
             Some(format!("{} in layer {} ({verdict})", number(&gain), layer.name()))
         })
@@ -127,10 +143,10 @@ fn strangers(record: &ProbeRecord) -> Option<String> {
     }
     let elsewhere = told("hull_distance_elsewhere", compared(record));
     let why = if record.twin.is_some() {
-        "A twin run was trained apart and has coordinates of its own, so that its outputs can be far from the hull whatever they say: only what is \
-         nearer than another query's output has a part that a query of the layer could read."
+        "A twin run was trained apart and has coordinates of its own, so its outputs can be far from the hull whatever they say. Neither the share \
+         outside nor the distance shows a loss then; only the difference to another query's output has to do with the query."
     } else {
-        "What is no nearer than another query's output would be as far away whatever it says."
+        "An output that is no nearer than another query's has nothing of what the query asks for within reach."
     };
     Some(format!(
         "Is that far? For comparison, what the twin reads for another query of the sequence is {} away. The output for the query itself is nearer \
@@ -156,7 +172,7 @@ fn repair(record: &ProbeRecord) -> Option<String> {
     if all {
         return Some(
             "Is there a re-weighting of the same entries that no query makes? Not at this size: of so few points queries make every one (\"not \
-             reached\" is 0), so nothing of the twin's weights is beyond repair."
+             reached\" is 0), so the layer could have the twin's weights on its own entries. What is out of reach above is other content."
                 .into(),
         );
     }

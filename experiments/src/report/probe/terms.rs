@@ -51,8 +51,8 @@ pub const SHARES: [&str; 7] =
 pub const WORDS: [(&str, &str); 6] = [
     (
         "content, address",
-        "Content: the latent entries that a layer can read, one for so many tokens, key and value in one. Address: which of them a query does \
-         read, the Top-K that an indexer chose.",
+        "Content: the latent entries that a layer can read, one a token (or one for every m tokens, where a full layer is called full@m), key and \
+         value in one. Address: which of them a query does read, the Top-K that an indexer chose.",
     ),
     (
         "full, reindex, reuse",
@@ -67,10 +67,14 @@ pub const WORDS: [(&str, &str); 6] = [
     ),
     (
         "twin",
-        "The same layer at the same input with more made anew: by a layer of another run its content, address and query (--twin), or without \
-         one its address alone, by an exact search with the layer's own queries.",
+        "What is given the layer's own inputs and makes more of them anew: the layer of the same number of another run (--twin), with content, \
+         address and query of its own; without one the layer itself, with an address of its own by an exact search with its queries.",
     ),
-    ("±", "Half the 95% interval of the mean over sequences; without it the value is the same in all of them."),
+    (
+        "±",
+        "Half the 95% interval of the mean over sequences; without it the value is the same in all of them. It says nothing of other runs: those \
+         of other seeds have to be probed for that.",
+    ),
 ];
 
 /// Measures that are not of a single layer or head, and those that compare.
