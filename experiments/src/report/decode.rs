@@ -250,7 +250,8 @@ fn method(found: &Found) -> Vec<(&'static str, String)> {
             "Memory",
             "Growth of the resident memory of a process of its own, in which tokens have been decoded before, against the growth of the bytes \
              that the caches hold; once after filling them and once after decoding as well. It starts at an eighth of the context, so that scratch memory of \
-             scoring, which does not grow with the context, is there before."
+             scoring, which does not grow with the context, is there before. Pages are of ordinary size there; with those of 2 MiB, which the program \
+             asks for otherwise, it is up to 4% of 100 MB more or less."
                 .into(),
         ),
         ("Files", "Caches of the released layout at the longest context, lower quartiles of 5, in the folder for temporary files.".into()),

@@ -62,7 +62,7 @@ fn figures<S: Serializer>(figures: &Result<Figures, String>, serializer: S) -> R
     }
 }
 
-/// Starts this program again to measure `mix` at the longest context.
+/// Starts this program again, with pages of ordinary size, to measure `mix` at the longest context.
 ///
 /// # Errors
 /// When the process fails, or it is time to stop.
@@ -79,6 +79,8 @@ pub fn measure(mix: &Mix, options: &Options) -> Result<Growth, BenchError> {
     let program = std::env::current_exe().map_err(|error| wrong(&error))?;
     let mut command = Command::new(program);
     command.args(["bench", COMMAND, mix.key, &context.to_string(), &start.to_string()]).args(&options.passed_on);
+    // With pages of 2 MiB the system gives and takes more than is asked for, up to 4% of 100 MB either way.
+    command.env("MIMALLOC_ALLOW_THP", "0");
     let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output().map_err(|error| wrong(&error))?;
     stopped(options)?;
     if !output.status.success() {
