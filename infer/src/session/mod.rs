@@ -255,3 +255,60 @@ fn same_layers(model: &Model, config: &ModelConfig) -> Result<(), SessionError> 
     }
     Ok(())
 }
+
+#[cfg(all(test, feature = "flex"))]
+mod tests {
+    use burn::tensor::DType;
+    use csa2_model::attention::Memory;
+    use csa2_model::init::initialize;
+    use rand::SeedableRng;
+    use rand_chacha::ChaCha8Rng;
+
+    use super::*;
+    use crate::FileError;
+    use crate::cache::{InStores, Piece};
+
+    /// A pass whose numbers cannot be read gives layers something of the right shape, and ends the session.
+    #[test]
+    fn a_pass_that_cannot_be_read_ends_the_session() {
+        let device = Device::flex();
+        let config: ModelConfig = toml::from_str(
+            "layers = 'full@2 reuse'\nvocab_size = 11\nd_model = 16\nheads = 2\nhead_dim = 8\nrope_dim = 4\nwindow = 3\ntopk = 2\n\
+             index_heads = 2\nindex_dim = 4\nffn = { kind = 'dense', width = 16 }",
+        )
+        .unwrap();
+        let model = Model::new(&config, None, &device).unwrap();
+        let model = initialize(model, 0.0, |path| ChaCha8Rng::seed_from_u64(path.len() as u64));
+        let mut session = Session::new(&model, &config, 1, Options::new(20)).unwrap();
+        session.prefill(&[vec![1, 2, 3]]).unwrap();
+        let before = session.scored().to_vec();
+
+        // Numbers in another format are as unreadable as those of a device that is gone.
+        let unreadable = |width| Tensor::<3>::ones([1, 3, width], (&device, DType::F64));
+        let pieces = [Piece { row: 0, positions: 3..6 }];
+        let mut memory = InStores::new(&mut session.caches, &pieces, None);
+        memory.enter(0);
+        let groups = memory.groups(unreadable(16), 2).unwrap();
+        assert_eq!(groups.dims(), [1, 4, 16]);
+        memory.window(unreadable(8), Some(3));
+        let q = Tensor::<4>::ones([1, 3, 2, 8], &device);
+        let topk = Tensor::<3, Int>::full([1, 3, 2], -1, &device);
+        let (output, lse) = memory.readout(q, None, Tensor::zeros([2], &device), topk, 1.0);
+        assert_eq!((output.dims(), lse.dims()), ([1, 3, 2, 8], [1, 3, 2]));
+        let finished = memory.finish();
+        assert!(matches!(session.take(finished), Err(SessionError::Unreadable { .. })));
+
+        let ended = |found: Result<(), SessionError>| assert!(matches!(found, Err(SessionError::Ended)), "{found:?}");
+        let mut fork = session.fork();
+        ended(session.decode(&[1]).map(|_| ()));
+        ended(fork.prefill(&[vec![1]]).map(|_| ()));
+        ended(session.extend_bounded(&[(0, &[1])], 3).map(|_| ()));
+        ended(session.rebuild_windows(&[(0, &[1, 2, 3])]));
+        ended(session.make_up(1, || 0.0));
+        ended(session.fork_rows(&[0]).map(|_| ()));
+        let saved = session.save(&std::env::temp_dir().join("never written"));
+        let Err(FileError::Session { source, .. }) = saved else { panic!("{saved:?}") };
+        ended(Err(*source));
+        assert_eq!(session.scored(), before);
+    }
+}

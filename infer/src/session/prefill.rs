@@ -177,7 +177,7 @@ impl Session {
     }
 
     /// What a pass has selected; counts what it has scored. One that failed half-way ends the session.
-    fn take(&mut self, finished: Result<Finished, TensorReadError>) -> Result<Selections, SessionError> {
+    pub(super) fn take(&mut self, finished: Result<Finished, TensorReadError>) -> Result<Selections, SessionError> {
         let (selections, scored) = finished.map_err(|source| {
             self.broken = true;
             SessionError::Unreadable { source }

@@ -4,6 +4,7 @@
 //! for, with the vectors that were stored since. It lies in 32-bit words, in blocks of [`PANEL`] vectors: the codes of all of them, as
 //! they lie in a chunk, then their scales. Without a format, the bits of the numbers.
 
+use std::fmt::{Debug, Formatter};
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -25,8 +26,15 @@ fn block_words(dim: usize, format: Option<Format>) -> usize {
 
 /// Where a store's mirror is, if it has one. A copy begins with the same mirror; the device copies it when either of the two is
 /// written to.
-#[derive(Debug, Default)]
-pub(super) struct Slot(Mutex<Option<Mirror>>);
+#[derive(Default)]
+pub(super) struct Slot(Mutex<Option<Box<Mirror>>>);
+
+impl Debug for Slot {
+    /// Without the vectors, which are on a device.
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Slot").field("bytes", &self.bytes()).finish_non_exhaustive()
+    }
+}
 
 impl Clone for Slot {
     fn clone(&self) -> Self {
@@ -35,12 +43,12 @@ impl Clone for Slot {
 }
 
 impl Slot {
-    fn lock(&self) -> MutexGuard<'_, Option<Mirror>> {
+    fn lock(&self) -> MutexGuard<'_, Option<Box<Mirror>>> {
         // While a mirror is being written it is not in its slot.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Other vectors are at `rows` than there were.
+    /// Another vector is at `row` than there was.
     pub(super) fn changed(&mut self, row: usize) {
         if let Some(mirror) = self.0.get_mut().unwrap_or_else(PoisonError::into_inner) {
             mirror.note(row);
@@ -63,14 +71,14 @@ impl Slot {
         let mut slot = self.lock();
         let mut mirror = match slot.take() {
             Some(mirror) if mirror.words.device() == *device => mirror,
-            _ => Mirror::new(store, device),
+            _ => Box::new(Mirror::new(store, device)),
         };
         mirror.update(store);
         slot.insert(mirror).words.clone()
     }
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 struct Mirror {
     /// `[blocks, words of a block]`, more blocks than there are vectors for.
     words: Tensor<2, Int>,
@@ -109,7 +117,8 @@ impl Mirror {
         if self.changed.len() > APART {
             let start = self.changed.iter().map(|rows| rows.start).min().unwrap_or(row);
             let end = self.changed.iter().map(|rows| rows.end).max().unwrap_or(row);
-            self.changed = vec![start..end];
+            self.changed.clear();
+            self.changed.push(start..end);
         }
     }
 

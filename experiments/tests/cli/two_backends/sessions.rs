@@ -1,7 +1,7 @@
 //! Decoding on a GPU, whose kernels read packed caches, against the same session on the processor.
 
-use burn::tensor::{Device, DeviceKind, Tensor};
-use csa2_infer::{Limit, Options, Session};
+use burn::tensor::{Device, DeviceKind, Int, Tensor};
+use csa2_infer::{Limit, Options, Session, SessionError};
 use csa2_model::config::ModelConfig;
 use csa2_model::init::initialize;
 use csa2_model::model::Model;
@@ -11,7 +11,7 @@ use csa2_train::random;
 fn wgpu() -> Option<Device> {
     let found = std::panic::catch_unwind(|| {
         let device = Device::wgpu(DeviceKind::DefaultDevice);
-        assert_eq!(Tensor::<1>::ones([2], &device).sum().into_scalar::<f32>(), 2.0);
+        assert_eq!(Tensor::<1, Int>::ones([2], &device).sum().into_scalar::<i32>(), 2);
         device
     });
     let required = std::env::var("CSA2_REQUIRE").is_ok_and(|names| names.split(',').any(|name| name == "wgpu"));
@@ -136,4 +136,22 @@ fn decode_what_the_processor_decodes() {
     // Where vectors are rounded to few bits, the last bit of a sum now and then decides between two codes, and a layer further all
     // differs a little: on one device as well, between one split of a prompt and another.
     assert!(exact + 1 >= packed, "{exact} of {packed}");
+}
+
+#[test]
+fn vectors_that_a_gpu_does_not_hold_are_refused() {
+    let Some(wgpu) = wgpu() else { return };
+    let config: ModelConfig = toml::from_str(
+        "layers = 'swa'\nvocab_size = 11\nd_model = 16\nheads = 1\nhead_dim = 1056\nrope_dim = 4\nwindow = 3\ntopk = 2\nindex_heads = 1\n\
+         index_dim = 32\nffn = { kind = 'dense', width = 16 }",
+    )
+    .unwrap();
+    let start = |device: &Device| {
+        let model = Model::new(&config, None, device).unwrap();
+        let model = initialize(model, 0.0, |path| random::stream(1, path, 0));
+        Session::new(&model, &config, 1, Options::new(8))
+    };
+    let refused = start(&wgpu).unwrap_err();
+    assert!(matches!(refused, SessionError::Channels { found: 1056, most: 1024 }), "{refused}");
+    start(&Device::flex()).unwrap().prefill(&[vec![1, 2]]).unwrap();
 }

@@ -5,6 +5,7 @@ use std::ops::Range;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Autodiff, Backend, Dispatch, DispatchDevice, backend_extension};
+use burn::tensor::kind::Basic;
 use burn::tensor::{Device, Int, Tensor, TensorReadError};
 
 use super::super::{NO_ENTRY, PoolUse, SelectSpec, Selection};
@@ -89,11 +90,7 @@ impl<B: StoredBackend, C: CheckpointStrategy> StoredBackend for Autodiff<B, C> {
 
 /// Whether tensors on `device` are read by kernels; elsewhere by native code.
 pub fn has_kernels(device: &Device) -> bool {
-    #[allow(unreachable_patterns, reason = "in a build with GPU backends alone")]
-    match device.clone().inner().as_dispatch() {
-        DispatchDevice::Cube(_) => true,
-        _ => false,
-    }
+    matches!(device.clone().inner().as_dispatch(), DispatchDevice::Cube(_))
 }
 
 /// Queries of one row at consecutive positions.
@@ -119,14 +116,15 @@ fn runs(places: &[Place]) -> Vec<Run> {
 }
 
 impl Run {
-    /// Their part of a list, `[1, T, K]`.
-    fn listed(&self, list: &Tensor<3, Int>) -> Tensor<3, Int> {
-        list.clone().narrow(1, self.queries.start, self.queries.len())
+    /// Their part of what is given for all queries, `[1, T, ..]`.
+    fn part<const D: usize, K: Basic>(&self, all: &Tensor<D, K>) -> Tensor<D, K> {
+        all.clone().narrow(1, self.queries.start, self.queries.len())
     }
+}
 
-    fn asked(&self, q: &Tensor<4>) -> Tensor<4> {
-        q.clone().narrow(1, self.queries.start, self.queries.len())
-    }
+/// What runs gave, one behind the other. One run's is left where it is.
+fn joined<const D: usize, K: Basic>(mut parts: Vec<Tensor<D, K>>) -> Tensor<D, K> {
+    if parts.len() == 1 { parts.remove(0) } else { Tensor::cat(parts, 1) }
 }
 
 /// Entries that the query at `place` scores; `pool` are the blocks of its pool, where it reads one.
@@ -144,16 +142,16 @@ fn candidates(place: &Place, entries: usize, pool: &[i32], spec: StoredSpec) -> 
 pub(super) fn select(
     q: Tensor<4>,
     weights: Tensor<3>,
-    pool: Option<Tensor<3, Int>>,
+    pool: Option<&Tensor<3, Int>>,
     keys: &[&Store],
     places: &[Place],
     spec: StoredSpec,
 ) -> Result<(Selection, u64), TensorReadError> {
     let device = q.device();
-    let q = as_scored(q, pool.as_ref(), keys, places, spec).detach();
+    let q = as_scored(q, pool, keys, places, spec).detach();
     let weights = weights.detach();
     // The kernels do not count.
-    let blocks = pool.clone().map(indices).transpose()?;
+    let blocks = pool.cloned().map(indices).transpose()?;
     let blocks: &[i32] = blocks.as_ref().map_or(&[], super::slice);
     let width = blocks.len() / places.len();
     let rows = places.iter().enumerate();
@@ -168,25 +166,25 @@ pub(super) fn select(
         let keys = keys[run.row];
         let StoredSpec { ratio, topk: count, pool: pool_use } = spec;
         let (found, pool) = Dispatch::stored_select(
-            run.asked(&q).into_dispatch(),
-            weights.clone().narrow(1, run.queries.start, run.queries.len()).into_dispatch(),
+            run.part(&q).into_dispatch(),
+            run.part(&weights).into_dispatch(),
             keys.words(&device).into_dispatch(),
-            pool.as_ref().map_or_else(|| unused.clone(), |pool| run.listed(pool)).into_dispatch(),
+            pool.map_or_else(|| unused.clone(), |pool| run.part(pool)).into_dispatch(),
             keys.format(),
             SelectSpec { ratio, start: run.first, entries: keys.len(), topk: count, pool: pool_use },
         );
         topk.push(Tensor::from_dispatch(found));
         built.push(Tensor::from_dispatch(pool));
     }
-    let pool = matches!(spec.pool, PoolUse::Build { .. }).then(|| Tensor::cat(built, 1));
-    Ok((Selection { topk: Tensor::cat(topk, 1), pool }, scored))
+    let pool = matches!(spec.pool, PoolUse::Build { .. }).then(|| joined(built));
+    Ok((Selection { topk: joined(topk), pool }, scored))
 }
 
 /// See [`stored_readout`](super::stored_readout).
 pub(super) fn readout(
     q: Tensor<4>,
     sink: Tensor<1>,
-    entries: Option<(Tensor<3, Int>, &[&Store])>,
+    entries: Option<(&Tensor<3, Int>, &[&Store])>,
     windows: &[StoredWindow<'_>],
     places: &[Place],
     scale: f64,
@@ -203,15 +201,12 @@ pub(super) fn readout(
         let past = if window.past.is_empty() { window.new } else { window.past };
         let new = if window.new.is_empty() { window.past } else { window.new };
         let (past, new) = (past.words(&device), new.words(&device));
-        let (topk, main, count, format) = match &entries {
-            Some((topk, main)) => {
-                let main = main[run.row];
-                (run.listed(topk), main.words(&device), main.len(), main.format())
-            }
-            None => {
-                let none = Tensor::full([1, run.queries.len(), 1], NO_ENTRY, &device);
-                (none, past.clone(), 0, window.past.format())
-            }
+        let (topk, main, count, format) = if let Some((topk, main)) = entries {
+            let main = main[run.row];
+            (run.part(topk), main.words(&device), main.len(), main.format())
+        } else {
+            let none = Tensor::full([1, run.queries.len(), 1], NO_ENTRY, &device);
+            (none, past.clone(), 0, window.past.format())
         };
         let StoredWindow { start, width, since, .. } = window;
         let asked = StoredReadout {
@@ -225,7 +220,7 @@ pub(super) fn readout(
             scale,
         };
         let (found, sums) = Dispatch::stored_readout(
-            run.asked(&q).into_dispatch(),
+            run.part(&q).into_dispatch(),
             sink.clone().into_dispatch(),
             past.into_dispatch(),
             new.into_dispatch(),
@@ -236,5 +231,5 @@ pub(super) fn readout(
         output.push(Tensor::from_dispatch(found));
         lse.push(Tensor::from_dispatch(sums));
     }
-    (Tensor::cat(output, 1), Tensor::cat(lse, 1))
+    (joined(output), joined(lse))
 }

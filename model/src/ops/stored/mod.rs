@@ -158,6 +158,7 @@ pub fn stored_readout(
 ) -> Result<(Tensor<4>, Tensor<3>), TensorReadError> {
     #[cfg(feature = "cube")]
     if device::has_kernels(&q.device()) {
+        let entries = entries.as_ref().map(|(topk, main)| (topk, *main));
         return Ok(device::readout(q, sink, entries, windows, places, scale));
     }
     readout_by(native::readout, q, sink, entries, windows, places, scale)
@@ -215,7 +216,7 @@ pub fn stored_select(
 ) -> Result<(Selection, u64), TensorReadError> {
     #[cfg(feature = "cube")]
     if device::has_kernels(&q.device()) {
-        return device::select(q, weights, pool, keys, places, spec);
+        return device::select(q, weights, pool.as_ref(), keys, places, spec);
     }
     select_by(native::select, q, weights, pool, keys, places, spec)
 }
