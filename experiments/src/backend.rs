@@ -35,10 +35,8 @@ impl BackendError {
     }
 }
 
-const WGPU_IS: &str = "a GPU through wgpu (Vulkan, Metal or DirectX 12); tested on software Vulkan, not tuned yet; \
-                       caches of decoding stay on the processor";
-const CUDA_IS: &str = "an NVIDIA GPU; the same kernels as wgpu, type-checked, not run on a device yet; \
-                       caches of decoding stay on the processor";
+const WGPU_IS: &str = "a GPU through wgpu (Vulkan, Metal or DirectX 12); tested on software Vulkan, not tuned yet";
+const CUDA_IS: &str = "an NVIDIA GPU; the same kernels as wgpu, type-checked, not run on a device yet";
 
 /// What wgpu needs of a machine.
 const WGPU_NEEDS: &str = "a driver for Vulkan, Metal or DirectX 12 must be installed (on Debian without a GPU: apt-get install \

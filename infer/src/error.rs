@@ -3,9 +3,11 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use burn::tensor::TensorReadError;
 use thiserror::Error;
 
-/// Why a session refuses. Nothing has been computed then, and the session is as it was before.
+/// Why a session refuses. Nothing has been computed then, and the session is as it was before; but for
+/// [`Unreadable`](Self::Unreadable), which ends it.
 #[derive(Debug, Error)]
 pub enum SessionError {
     /// The model computes in another format than f32.
@@ -94,6 +96,27 @@ pub enum SessionError {
         /// The row.
         row: usize,
     },
+    /// Vectors that the kernels of a GPU do not hold.
+    #[error(
+        "`head_dim` is {found}: on a GPU vectors have at most {most} channels; decode on the processor (backend flex)"
+    )]
+    Channels {
+        /// Channels of a vector.
+        found: usize,
+        /// Channels that there may be.
+        most: usize,
+    },
+    /// The device failed in the middle of a pass. The caches are not whole, and the session refuses everything from here on.
+    #[error(
+        "the device cannot be read ({source}); what the session has kept is not whole: start a new one, or load a saved one"
+    )]
+    Unreadable {
+        /// What the device says.
+        source: TensorReadError,
+    },
+    /// A session that has ended as [`Unreadable`](Self::Unreadable) says.
+    #[error("the session ended when its device could not be read: start a new one, or load a saved one")]
+    Ended,
     /// It is not known how much memory there is.
     #[error("this system does not tell how much memory is free; give a limit in bytes")]
     MemoryUnknown,

@@ -46,7 +46,7 @@ impl Session {
     /// Writes the caches to a file, which is replaced once the new one is whole and on disk.
     ///
     /// # Errors
-    /// When the file cannot be written, or a row has no windows yet.
+    /// When the file cannot be written, a row has no windows yet, or the session has ended.
     pub fn save(&self, path: &Path) -> Result<(), FileError> {
         if let Some(row) = self.without_windows.iter().position(|&without| without) {
             return Err(FileError::Session { path: path.into(), source: Box::new(SessionError::NoWindows { row }) });
@@ -69,6 +69,7 @@ impl Session {
     }
 
     fn write(&self, path: &Path, windows: bool) -> Result<(), FileError> {
+        self.whole().map_err(|source| FileError::Session { path: path.into(), source: Box::new(source) })?;
         let writing = FileError::io(path);
         let lengths = self.lengths().iter().map(|&length| length as u64).collect();
         let header = Header { model: self.identity().clone(), quantize: self.options().quantize, windows, lengths };

@@ -1,5 +1,6 @@
 //! Inference with CSA2 networks: caches as small as the number formats promise, prefill in pieces, decoding of several sequences
-//! at once. What it computes is what one pass over the whole sequence computes.
+//! at once. What it computes is what one pass over the whole sequence computes. Caches are kept on the host; on a GPU, its kernels read packed
+//! copies of them in its own memory.
 //!
 //! [`Session`] is the way in; [`plain`] decodes without a cache, the form that everything else is held against.
 

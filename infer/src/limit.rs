@@ -2,7 +2,8 @@
 
 use crate::SessionError;
 
-/// A bound on the memory of a session's caches, held against what they would need with every row full.
+/// A bound on the host's memory for a session's caches, held against what they would need with every row full. What a GPU holds of them
+/// besides (see [`Caches::device_bytes`](crate::Caches::device_bytes)) is not counted: its driver does not tell what is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Limit {
     /// What the system says is free when the session starts. Known on Linux; elsewhere a session asks for a limit in bytes.

@@ -6,58 +6,22 @@ mod common;
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use common::random::Source;
 use common::small::{bits, floats};
+use common::stored::{FORMATS, ReadoutCase, SelectCase, SelectOperator, store, window};
 use common::{assert_close, ints, numbers};
 use csa2_model::ops::stored::reference;
 use csa2_model::ops::{
-    self, NAN_ROW, NO_ENTRY, Place, PoolUse, SelectSpec, Selection, StoredSpec, StoredWindow, stored_readout,
-    stored_select,
+    self, NAN_ROW, NO_ENTRY, Place, PoolUse, SelectSpec, StoredSpec, StoredWindow, stored_readout, stored_select,
 };
 use csa2_model::quant::Format;
 use csa2_model::store::{CHUNK, Store};
 use proptest::prelude::*;
-use rand::RngExt;
 
 fn device() -> Device {
     Device::flex()
 }
 
-fn store(dim: usize, format: Option<Format>, values: &[f64]) -> Store {
-    let mut store = Store::new(dim, format);
-    store.push(&values.iter().map(|&x| x as f32).collect::<Vec<_>>());
-    store
-}
-
-const FORMATS: [Option<Format>; 4] = [None, Some(Format::Fp4E4m3), Some(Format::Fp4E8m0), Some(Format::Fp8E8m0)];
-
 fn formats() -> impl Strategy<Value = Option<Format>> {
     prop::sample::select(FORMATS.to_vec())
-}
-
-/// Rows of different lengths, and queries anywhere in them, the newest position among them.
-fn places(source: &mut Source, lengths: &[usize], count: usize) -> Vec<Place> {
-    let mut places = Vec::new();
-    for (row, length) in lengths.iter().enumerate() {
-        places.push(Place { row, position: length - 1 });
-    }
-    for _ in 0..count {
-        let row = source.0.random_range(0..lengths.len());
-        places.push(Place { row, position: source.0.random_range(0..lengths[row]) });
-    }
-    places
-}
-
-#[derive(Clone, Debug)]
-struct SelectCase {
-    seed: u64,
-    format: Option<Format>,
-    lengths: Vec<usize>,
-    ratio: usize,
-    heads: usize,
-    groups: usize,
-    topk: usize,
-    blocks: usize,
-    size: usize,
-    whole: bool,
 }
 
 fn select_case(longest: usize) -> impl Strategy<Value = SelectCase> {
@@ -79,70 +43,18 @@ fn select_case(longest: usize) -> impl Strategy<Value = SelectCase> {
     )
 }
 
-struct Asked {
-    q: Tensor<4>,
-    weights: Tensor<3>,
-    keys: Vec<Store>,
-    places: Vec<Place>,
-}
-
-impl SelectCase {
-    fn dim(&self) -> usize {
-        // Odd widths where the format allows them.
-        if self.format.is_some() { 32 * self.groups } else { 5 * self.groups + 1 }
-    }
-
-    /// Whole numbers make many equal scores, and sums that are exact in any order. Of others, the 4-bit ones do so too, but for
-    /// the head weights: these are whole always.
-    fn asked(&self) -> Asked {
-        let mut source = Source::new(self.seed);
-        let dim = self.dim();
-        let places = places(&mut source, &self.lengths, 5);
-        let numbers =
-            |source: &mut Source, count| if self.whole { source.wholes(count, 2) } else { source.normals(count) };
-        let keys = self.lengths.iter().map(|length| {
-            let entries = length / self.ratio;
-            store(dim, self.format, &numbers(&mut source, entries * dim))
-        });
-        let keys = keys.collect();
-        let dims = [1, places.len(), self.heads, dim];
-        let q = numbers(&mut source, dims.iter().product());
-        let q = Tensor::from_data(TensorData::new(q, dims), (&device(), DType::F32));
-        let weights = source.whole([1, places.len(), self.heads], 3, &device(), DType::F32);
-        Asked { q, weights, keys, places }
-    }
-
-    fn spec(&self, pool: PoolUse) -> StoredSpec {
-        StoredSpec { ratio: self.ratio, topk: self.topk, pool }
-    }
-}
-
-type Operator = fn(Tensor<4>, Tensor<3>, Option<Tensor<3, Int>>, &[&Store], &[Place], StoredSpec) -> (Selection, u64);
-
-fn selected(
-    operator: Operator,
-    asked: &Asked,
-    pool: Option<&Tensor<3, Int>>,
-    spec: StoredSpec,
-) -> (Vec<i64>, Option<Vec<i64>>, u64) {
-    let keys: Vec<&Store> = asked.keys.iter().collect();
-    let (selection, scored) =
-        operator(asked.q.clone(), asked.weights.clone(), pool.cloned(), &keys, &asked.places, spec);
-    (ints(selection.topk), selection.pool.map(ints), scored)
-}
-
 /// Whether the plain form's own order is beyond doubt: f32 sums of numbers in f32 or FP8 are not exact.
 fn exact(case: &SelectCase) -> bool {
     case.whole || matches!(case.format, Some(Format::Fp4E8m0 | Format::Fp4E4m3))
 }
 
 fn check_select(case: &SelectCase) {
-    let asked = case.asked();
+    let asked = case.asked(&device());
     let build = PoolUse::Build { blocks: case.blocks, size: case.size };
     let read = PoolUse::Read { size: case.size };
     for pool in [PoolUse::None, build] {
-        let expected = selected(reference::select, &asked, None, case.spec(pool));
-        let found = selected(stored_select, &asked, None, case.spec(pool));
+        let expected = asked.select(reference::select, None, case.spec(pool));
+        let found = asked.select(stored_select, None, case.spec(pool));
         assert_eq!(found.2, expected.2);
         if exact(case) {
             assert_eq!(found, expected, "{case:?}");
@@ -151,11 +63,8 @@ fn check_select(case: &SelectCase) {
             assert!(same * 100 >= expected.0.len() * 99, "{case:?}: {same} of {}", expected.0.len());
         }
         if let Some(blocks) = expected.1 {
-            let dims = [1, asked.places.len(), case.blocks];
-            let blocks: Vec<i32> = blocks.into_iter().map(|block| block as i32).collect();
-            let pool = Tensor::from_data(TensorData::new(blocks, dims), &device());
-            let expected = selected(reference::select, &asked, Some(&pool), case.spec(read));
-            let found = selected(stored_select, &asked, Some(&pool), case.spec(read));
+            let expected = asked.select(reference::select, Some(&blocks), case.spec(read));
+            let found = asked.select(stored_select, Some(&blocks), case.spec(read));
             assert_eq!(found.2, expected.2);
             if exact(case) {
                 assert_eq!(found, expected, "{case:?}");
@@ -203,7 +112,7 @@ fn selections_are_those_of_training() {
             let tensor = Tensor::from_data(TensorData::new(values, [1, entries.max(1), dim]), &device());
             let expected = ops::index_select(q_read.clone(), tensor.clone(), weights.clone(), None, spec);
             let stored = StoredSpec { ratio, topk: 6, pool };
-            let (found, _) = stored_select(q.clone(), weights.clone(), None, &[&keys], &places, stored);
+            let (found, _) = stored_select(q.clone(), weights.clone(), None, &[&keys], &places, stored).unwrap();
             assert_eq!(ints(found.topk), ints(expected.topk), "{format:?}, {length}");
             let pool = expected.pool.unwrap();
             assert_eq!(ints(found.pool.unwrap()), ints(pool.clone()), "{format:?}, {length}");
@@ -216,7 +125,7 @@ fn selections_are_those_of_training() {
                 SelectSpec { pool: read, ..spec },
             );
             let stored = StoredSpec { pool: read, ..stored };
-            let (found, _) = stored_select(q, weights, Some(pool), &[&keys], &places, stored);
+            let (found, _) = stored_select(q, weights, Some(pool), &[&keys], &places, stored).unwrap();
             assert_eq!(ints(found.topk), ints(expected.topk), "{format:?}, {length}, pool");
             keys.push(&[]);
         }
@@ -235,8 +144,8 @@ fn what_is_not_a_number_marks_its_queries() {
         let q = source.normal([1, length, 2, dim], &device(), DType::F32);
         let weights = source.normal([1, length, 2], &device(), DType::F32);
         let spec = StoredSpec { ratio: 1, topk: 4, pool: PoolUse::Build { blocks: 2, size: 4 } };
-        for operator in [stored_select as Operator, reference::select] {
-            let (selection, _) = operator(q.clone(), weights.clone(), None, &[&keys], &places, spec);
+        for operator in [stored_select as SelectOperator, reference::select] {
+            let (selection, _) = operator(q.clone(), weights.clone(), None, &[&keys], &places, spec).unwrap();
             let (topk, pool) = (ints(selection.topk), ints(selection.pool.unwrap()));
             for t in 0..length {
                 let marked = topk[4 * t..4 * t + 4].iter().all(|&index| index == i64::from(NAN_ROW));
@@ -247,50 +156,12 @@ fn what_is_not_a_number_marks_its_queries() {
         // A query, and a weight.
         let value = if format.is_some() { f32::INFINITY } else { f32::NAN };
         let broken = q.clone().slice_fill([0..1, 1..2, 0..1, 0..1], value);
-        let (selection, _) = stored_select(broken, weights.clone(), None, &[&keys], &places[..], spec);
+        let (selection, _) = stored_select(broken, weights.clone(), None, &[&keys], &places[..], spec).unwrap();
         assert_eq!(ints(selection.topk)[4..8], [i64::from(NAN_ROW); 4]);
         let broken = weights.slice_fill([0..1, 2..3, 0..1], f32::NAN);
-        let (selection, _) = stored_select(q, broken, None, &[&keys], &places[..], spec);
+        let (selection, _) = stored_select(q, broken, None, &[&keys], &places[..], spec).unwrap();
         assert_eq!(ints(selection.topk)[8..12], [i64::from(NAN_ROW); 4]);
     }
-}
-
-/// A window of `width` latents as a row of the batch keeps it when `start` tokens have gone, and `new` more are at hand.
-fn window(
-    source: &mut Source,
-    dim: usize,
-    format: Option<Format>,
-    start: usize,
-    new: usize,
-    width: Option<usize>,
-) -> [Store; 2] {
-    let numbers: Vec<f32> = source.normals((start + new) * dim).into_iter().map(|x| x as f32).collect();
-    let (old, new) = numbers.split_at(start * dim);
-    let mut past = Store::new(dim, format);
-    for (position, vector) in old.chunks(dim).enumerate() {
-        match width {
-            Some(width) if position >= width => past.replace(position % width, vector),
-            _ => past.push(vector),
-        }
-    }
-    let mut store = Store::new(dim, format);
-    store.push(new);
-    [past, store]
-}
-
-#[derive(Clone, Debug)]
-struct ReadoutCase {
-    seed: u64,
-    formats: [Option<Format>; 2],
-    /// Tokens gone and tokens at hand, by row.
-    rows: Vec<(usize, usize)>,
-    entries: usize,
-    width: Option<usize>,
-    heads: usize,
-    groups: usize,
-    topk: usize,
-    /// Positions before the tokens at hand that are there at most.
-    since: usize,
 }
 
 fn readout_case() -> impl Strategy<Value = ReadoutCase> {
@@ -314,38 +185,12 @@ fn readout_case() -> impl Strategy<Value = ReadoutCase> {
 }
 
 fn check_readout(case: &ReadoutCase) {
-    let mut source = Source::new(case.seed);
-    let packed = case.formats.iter().any(Option::is_some);
-    let dim = if packed { 32 * case.groups } else { 5 * case.groups + 1 };
-    let stores: Vec<[Store; 2]> = (case.rows.iter())
-        .map(|&(start, new)| window(&mut source, dim, case.formats[0], start, new, case.width))
-        .collect();
-    let windows: Vec<StoredWindow> = (stores.iter().zip(&case.rows))
-        .map(|([past, new], &(start, _))| StoredWindow {
-            past,
-            new,
-            start,
-            width: case.width,
-            since: start.saturating_sub(case.since),
-        })
-        .collect();
-    let main: Vec<Store> =
-        case.rows.iter().map(|_| store(dim, case.formats[1], &source.normals(case.entries * dim))).collect();
-    let places: Vec<Place> = (case.rows.iter().enumerate())
-        .flat_map(|(row, &(start, new))| (start..start + new).map(move |position| Place { row, position }))
-        .collect();
-    let count = places.len();
-    let q = source.normal([1, count, case.heads, dim], &device(), DType::F32);
-    let sink = source.normal([case.heads], &device(), DType::F32);
-    let topk = source.lists([1, count, case.topk], case.entries, &device());
-    let main: Vec<&Store> = main.iter().collect();
-    let scale = (dim as f64).powf(-0.5);
+    let asked = case.asked();
     for listed in [true, false] {
-        let entries = listed.then(|| (topk.clone(), &main[..]));
-        let expected = reference::readout(q.clone(), sink.clone(), entries.clone(), &windows, &places, scale);
-        let found = stored_readout(q.clone(), sink.clone(), entries, &windows, &places, scale);
-        assert_close(&format!("{case:?}"), &numbers(found.0), &numbers(expected.0), 1e-5);
-        assert_close(&format!("{case:?}: lse"), &numbers(found.1), &numbers(expected.1), 1e-5);
+        let expected = asked.readout(reference::readout, &device(), listed);
+        let found = asked.readout(stored_readout, &device(), listed);
+        assert_close(&format!("{case:?}"), &found[0], &expected[0], 1e-5);
+        assert_close(&format!("{case:?}: lse"), &found[1], &expected[1], 1e-5);
     }
 }
 
@@ -392,7 +237,7 @@ fn readouts_are_those_of_training() {
         let expected = ops::readout(q.clone(), tensor(&new), tensor(&main), sink.clone(), topk.clone(), width, 0.125);
         let places: Vec<Place> = (0..length).map(|position| Place { row: 0, position }).collect();
         let windows = [StoredWindow { past: &past, new: &new, start: 0, width: Some(width), since: 0 }];
-        let found = stored_readout(q, sink, Some((topk, &[&main])), &windows, &places, 0.125);
+        let found = stored_readout(q, sink, Some((topk, &[&main])), &windows, &places, 0.125).unwrap();
         // One piece in both: the same sums in the same order, but for where the window ends and the entries begin.
         assert_close(&format!("{format:?}"), &numbers(found.0), &numbers(expected.0), 1e-6);
         assert_close(&format!("{format:?}"), &numbers(found.1), &numbers(expected.1), 1e-6);
@@ -412,8 +257,8 @@ fn marked_rows_and_entries_that_are_not_there_are_not_numbers() {
     let windows = [StoredWindow { past: &past, new: &new, start: 3, width: Some(5), since: 0 }];
     let main = [&main];
     let entries = || Some((topk.clone(), &main[..]));
-    let found = stored_readout(q.clone(), sink.clone(), entries(), &windows, &places, 0.2);
-    let expected = reference::readout(q, sink, entries(), &windows, &places, 0.2);
+    let found = stored_readout(q.clone(), sink.clone(), entries(), &windows, &places, 0.2).unwrap();
+    let expected = reference::readout(q, sink, entries(), &windows, &places, 0.2).unwrap();
     for (output, lse) in [found, expected] {
         let (output, lse) = (floats(output), floats(lse));
         for t in 0..4 {
@@ -436,7 +281,7 @@ fn results_do_not_depend_on_threads() {
     let places = [Place { row: 0, position: 20_000 }];
     let run = |threads: usize| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        pool.install(|| bits(&floats(stored_readout(q.clone(), sink.clone(), None, &windows, &places, 0.2).0)))
+        pool.install(|| bits(&floats(stored_readout(q.clone(), sink.clone(), None, &windows, &places, 0.2).unwrap().0)))
     };
     let one = run(1);
     assert!([2, 3, 5].into_iter().all(|threads| run(threads) == one));

@@ -135,14 +135,19 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
             "cache_bytes": {
                 "windows": bytes.windows, "main_kv": bytes.main_kv, "index_keys": bytes.index_keys,
                 "dense": bytes.dense, "waiting": bytes.waiting, "total": bytes.total(),
+                "on_device": session.caches().device_bytes(),
             },
         });
         super::print(&format!("{}\n", serde_json::to_string_pretty(&document)?))?;
         return Ok(ExitCode::SUCCESS);
     }
     super::print("\n")?;
+    let on_device = match session.caches().device_bytes() {
+        0 => String::new(),
+        bytes => format!(", and {} on the device", size(bytes)),
+    };
     say(&format!(
-        "prompt: {} tokens at {:.0} tokens/s; {} new ones, ended by {why}, at {:.0} tokens/s; caches hold {} ({} of windows)",
+        "prompt: {} tokens at {:.0} tokens/s; {} new ones, ended by {why}, at {:.0} tokens/s; caches hold {} ({} of windows){on_device}",
         prompt.len(),
         rate(prompt.len(), prefill),
         new.len(),

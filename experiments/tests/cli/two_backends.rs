@@ -7,6 +7,8 @@ use serde_json::Value;
 
 use super::common::{Lab, TINY};
 
+mod sessions;
+
 /// Forty steps of every mode that shares something, with a pool.
 fn ablation() -> String {
     let more = "\n[[variant]]\nname = \"pool\"\nlayers = \"full@2+pool reindex stale@2\"\n\

@@ -1,11 +1,17 @@
 //! The caches as a [`Memory`] of one pass: the layers of the network store here what they make, and read what is stored.
 
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn::tensor::{DType, Device, Int, Tensor, TensorData, TensorReadError};
 use csa2_model::attention::{Ask, Content, IndexQuery, Memory};
-use csa2_model::ops::{self, Place, Selection, StoredSpec, StoredWindow};
+use csa2_model::ops::{self, NO_ENTRY, Place, PoolUse, Selection, StoredSpec, StoredWindow};
 use csa2_model::store::Store;
 
 use super::{Caches, Piece, Replay};
+
+/// What the layers with an indexer have chosen for every token of a pass `[1, T, K]`.
+pub(crate) type Selections = Vec<Option<Tensor<3, Int>>>;
+
+/// What a pass leaves besides its result: selections, and how many entries each layer has scored.
+pub(crate) type Finished = (Selections, Vec<u64>);
 
 /// One pass over pieces of rows, which lie one behind the other in the pass's list of tokens. Vectors come unrounded and are
 /// rounded where they are stored.
@@ -19,15 +25,12 @@ pub(crate) struct InStores<'a> {
     /// Window latents of the tokens at hand in the layer at hand, as numbers and as they are stored, by row.
     latents: Vec<f32>,
     new: Vec<Store>,
-    /// What the layers with an indexer have chosen for every token `[1, T, K]`.
-    pub(crate) selections: Vec<Option<Tensor<3, Int>>>,
+    selections: Selections,
     /// Entries that each layer has scored.
-    pub(crate) scored: Vec<u64>,
-}
-
-/// A tensor's numbers, on the host.
-fn floats(tensor: Tensor<3>) -> Vec<f32> {
-    tensor.into_data().try_into_vec::<f32>().expect("a session computes in f32")
+    scored: Vec<u64>,
+    /// Why a tensor could not be read from its device, the first time. From then on layers are given zeros, and what is stored means
+    /// nothing.
+    failed: Option<TensorReadError>,
 }
 
 impl<'a> InStores<'a> {
@@ -48,15 +51,32 @@ impl<'a> InStores<'a> {
             new: Vec::new(),
             selections: vec![None; layers],
             scored,
+            failed: None,
         }
     }
 
-    /// The tokens have gone through all layers.
-    pub(crate) fn finish(self) -> (Vec<Option<Tensor<3, Int>>>, Vec<u64>) {
+    /// The tokens have gone through all layers: what was selected, and how many entries each layer has scored.
+    ///
+    /// # Errors
+    /// When a tensor could not be read from its device. The caches are not whole then.
+    pub(crate) fn finish(self) -> Result<Finished, TensorReadError> {
+        if let Some(error) = self.failed {
+            return Err(error);
+        }
         if !self.keeps_entries() {
             self.pieces.iter().for_each(|piece| self.caches.lengths[piece.row] = piece.positions.end);
         }
-        (self.selections, self.scored)
+        Ok((self.selections, self.scored))
+    }
+
+    /// A tensor's numbers, on the host; zeros where the device cannot be read.
+    fn floats(&mut self, tensor: Tensor<3>) -> Vec<f32> {
+        let count = tensor.shape().num_elements();
+        let read = tensor.try_into_data().map_err(TensorReadError::from);
+        read.and_then(|data| Ok(data.try_into_vec::<f32>()?)).unwrap_or_else(|error| {
+            self.failed.get_or_insert(error);
+            vec![0.0; count]
+        })
     }
 
     /// Whether the tokens' entries are there already.
@@ -84,6 +104,13 @@ fn tensor(values: Vec<f32>, width: usize, device: &Device) -> Tensor<3> {
     Tensor::from_data(TensorData::new(values, [1, rows, width]), device)
 }
 
+/// A selection of no entries, for so many queries.
+fn nothing(spec: StoredSpec, queries: usize, device: &Device) -> Selection {
+    let none = |width| Tensor::full([1, queries, width], NO_ENTRY, device);
+    let pool = if let PoolUse::Build { blocks, .. } = spec.pool { Some(none(blocks)) } else { None };
+    Selection { topk: none(spec.topk), pool }
+}
+
 impl Memory for InStores<'_> {
     /// The layer whose entries these are.
     type Content = usize;
@@ -100,7 +127,7 @@ impl Memory for InStores<'_> {
             return Some(x);
         }
         let (width, device) = (x.dims()[2], x.device());
-        let x = floats(x);
+        let x = self.floats(x);
         let mut complete = Vec::new();
         for (piece, span) in self.spans() {
             let waiting = &mut self.caches.layers[self.layer][piece.row].waiting;
@@ -120,7 +147,7 @@ impl Memory for InStores<'_> {
     }
 
     fn window(&mut self, latents: Tensor<3>, width: Option<usize>) {
-        let latents = floats(latents);
+        let latents = self.floats(latents);
         let shape = &self.caches.shapes[self.layer];
         assert_eq!(width, shape.width, "the caches are of this model");
         let (dim, format) = shape.window;
@@ -138,7 +165,7 @@ impl Memory for InStores<'_> {
 
     fn content(&mut self, made: Option<Content>) -> Option<usize> {
         if let Some(Content { main, index_keys, .. }) = made {
-            let (main, keys) = (floats(main), index_keys.map(floats));
+            let (main, keys) = (self.floats(main), index_keys.map(|keys| self.floats(keys)));
             let shape = &self.caches.shapes[self.layer];
             let mut at = 0;
             for Piece { row, positions } in self.pieces {
@@ -160,8 +187,11 @@ impl Memory for InStores<'_> {
         let keys: Vec<&Store> = rows.map(|row| row.keys.as_ref().expect("a `full` layer has keys")).collect();
         let Ask { ratio, topk, pool: pool_use } = ask;
         let spec = StoredSpec { ratio, topk, pool: pool_use };
-        let (selection, scored) =
-            ops::stored_select(asked.q.clone(), asked.weights.clone(), pool, &keys, &self.places, spec);
+        let found = ops::stored_select(asked.q.clone(), asked.weights.clone(), pool, &keys, &self.places, spec);
+        let (selection, scored) = found.unwrap_or_else(|error| {
+            self.failed.get_or_insert(error);
+            (nothing(spec, self.places.len(), &asked.q.device()), 0)
+        });
         self.scored[self.layer] += scored;
         self.selections[self.layer] = Some(selection.topk.clone());
         selection
@@ -192,8 +222,15 @@ impl Memory for InStores<'_> {
             rows.map(|row| row.main.as_ref().expect("content has main latents")).collect()
         });
         let entries = main.as_ref().map(|main| (topk, &main[..]));
+        let (dims, device) = (q.dims(), q.device());
         let out = ops::stored_readout(q, sink, entries, &windows, &self.places, scale);
         drop(windows);
+        let out = out.unwrap_or_else(|error| {
+            self.failed.get_or_insert(error);
+            let [batch, queries, heads, _] = dims;
+            let options = (&device, DType::F32);
+            (Tensor::zeros(dims, options), Tensor::zeros([batch, queries, heads], options))
+        });
         if shape.width.is_some() {
             let dim = shape.window.0;
             for (piece, span) in self.spans() {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use csa2_model::config::ModelConfig;
 use csa2_model::store::{CHUNK, Store};
 
-pub(crate) use memory::InStores;
+pub(crate) use memory::{Finished, InStores, Selections};
 pub use shape::LayerShape;
 
 /// The past of one row in one layer.
@@ -114,6 +114,12 @@ impl Caches {
     pub fn allocated(&self) -> u64 {
         let stores = self.layers.iter().flatten().flat_map(RowCache::stores).map(Store::allocated).sum::<u64>();
         stores + self.layers.iter().flatten().map(|row| 4 * row.waiting.capacity() as u64).sum::<u64>()
+    }
+
+    /// Memory held for it a second time on a GPU, where the network runs on one: stores are completed there as they are read, in steps of
+    /// a quarter. Copies count what they share each for itself.
+    pub fn device_bytes(&self) -> u64 {
+        self.layers.iter().flatten().flat_map(RowCache::stores).map(Store::device_bytes).sum()
     }
 
     /// Chunks of memory that this shares with copies of it, and how many there are.

@@ -12,7 +12,8 @@ impl Session {
     /// Continues every row by one token: logits `[rows, vocabulary]` behind it.
     ///
     /// # Errors
-    /// When there is not one token for each row, a row becomes too long, or a token does not exist.
+    /// When there is not one token for each row, a row becomes too long, or a token does not exist; or when the device cannot be read, which
+    /// ends the session.
     pub fn decode(&mut self, tokens: &[i32]) -> Result<Tensor<2>, SessionError> {
         self.decode_watched(tokens, |_| {})
     }
@@ -41,7 +42,7 @@ impl Session {
         self.check(&given)?;
         let piece = |(row, &length): (usize, &usize)| Piece { row, positions: length..length + 1 };
         let pieces: Vec<Piece> = self.lengths().iter().enumerate().map(piece).collect();
-        let x = self.pass(&pieces, tokens.to_vec(), |layer, _| watch(layer));
+        let x = self.pass(&pieces, tokens.to_vec(), |layer, _| watch(layer))?;
         Ok(self.model.read(x).squeeze_dim(0))
     }
 }

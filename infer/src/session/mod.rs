@@ -11,6 +11,8 @@ use burn::tensor::{Device, Int, Tensor};
 use csa2_model::config::{ModelConfig, Values};
 use csa2_model::cost::Cost;
 use csa2_model::model::{Model, check};
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+use csa2_model::ops::{GPU_CHANNELS, stored};
 
 pub use replay::{Bounded, decoder, exact_replay};
 
@@ -75,13 +77,16 @@ pub struct Session {
     identity: Arc<OnceLock<Identity>>,
     /// Rows whose windows have not been made yet.
     pub(crate) without_windows: Vec<bool>,
+    /// A pass has failed half-way: the caches are not those of any sequence.
+    broken: bool,
 }
 
 impl Session {
     /// A session of `rows` rows without a past.
     ///
     /// # Errors
-    /// When the model is not in f32, not that of the configuration or one with unrotated values, there are no rows, or full caches would not fit the memory.
+    /// When the model is not in f32, not that of the configuration or one with unrotated values, there are no rows, full caches would not fit
+    /// the memory, or vectors are too long for a GPU.
     pub fn new(model: &Model, config: &ModelConfig, rows: usize, options: Options) -> Result<Self, SessionError> {
         let vocabulary = check(config, None).map_err(|error| SessionError::Configuration(error.to_string()))?;
         if let Some(found) = other_than_f32(model) {
@@ -98,9 +103,13 @@ impl Session {
         if needed > u128::from(available) {
             return Err(SessionError::Memory { rows, tokens: options.max_tokens, needed, available });
         }
+        #[cfg(any(feature = "wgpu", feature = "cuda"))]
+        if config.head_dim > GPU_CHANNELS && stored::has_kernels(&device_of(model)) {
+            return Err(SessionError::Channels { found: config.head_dim, most: GPU_CHANNELS });
+        }
         // A model that learns is on a device that records what is done; a session needs no gradients.
         let model = model.valid();
-        let device = model.devices().into_iter().next().expect("a model has weights");
+        let device = device_of(&model);
         Ok(Self {
             caches: Caches::new(config, rows, options.quantize),
             scored: vec![0; config.layers.len()],
@@ -112,6 +121,7 @@ impl Session {
             vocabulary,
             identity: Arc::default(),
             without_windows: vec![false; rows],
+            broken: false,
         })
     }
 
@@ -135,7 +145,7 @@ impl Session {
         self.caches.lengths()
     }
 
-    /// Bytes of what is kept, by kind.
+    /// Bytes of what is kept, by kind: in the host's memory. On a GPU, [`Caches::device_bytes`] come to it.
     pub fn bytes(&self) -> Bytes {
         self.caches.bytes()
     }
@@ -166,8 +176,9 @@ impl Session {
     /// in several ways.
     ///
     /// # Errors
-    /// When there are no rows, a row does not exist, or full caches would not fit the memory.
+    /// When there are no rows, a row does not exist, full caches would not fit the memory, or the session has ended.
     pub fn fork_rows(&self, rows: &[usize]) -> Result<Self, SessionError> {
+        self.whole()?;
         let count = self.lengths().len();
         if let Some(&row) = rows.iter().find(|&&row| row >= count) {
             return Err(SessionError::Row { row, rows: count });
@@ -188,8 +199,9 @@ impl Session {
     /// length that no model has read.
     ///
     /// # Errors
-    /// When a row would be longer than it may be, or has no windows yet.
+    /// When a row would be longer than it may be, or has no windows yet, or the session has ended.
     pub fn make_up(&mut self, tokens: usize, mut next: impl FnMut() -> f32) -> Result<(), SessionError> {
+        self.whole()?;
         for row in 0..self.lengths().len() {
             if self.without_windows[row] {
                 return Err(SessionError::NoWindows { row });
@@ -207,10 +219,20 @@ impl Session {
         self.identity.get_or_init(|| Identity::of(&self.model, &self.config))
     }
 
+    /// Refuses where a pass has failed half-way.
+    pub(crate) fn whole(&self) -> Result<(), SessionError> {
+        if self.broken { Err(SessionError::Ended) } else { Ok(()) }
+    }
+
     fn check_length(&self, row: usize, more: usize) -> Result<(), SessionError> {
         let (tokens, limit) = (self.lengths()[row].saturating_add(more), self.options.max_tokens);
         if tokens > limit { Err(SessionError::TooLong { row, tokens, limit }) } else { Ok(()) }
     }
+}
+
+/// Where the model's weights are.
+fn device_of(model: &Model) -> Device {
+    model.devices().into_iter().next().expect("a model has weights")
 }
 
 /// Bytes that full caches need.
@@ -232,4 +254,61 @@ fn same_layers(model: &Model, config: &ModelConfig) -> Result<(), SessionError> 
         return Err(SessionError::Configuration(format!("the model has {found} weights, it describes {expected}")));
     }
     Ok(())
+}
+
+#[cfg(all(test, feature = "flex"))]
+mod tests {
+    use burn::tensor::DType;
+    use csa2_model::attention::Memory;
+    use csa2_model::init::initialize;
+    use rand::SeedableRng;
+    use rand_chacha::ChaCha8Rng;
+
+    use super::*;
+    use crate::FileError;
+    use crate::cache::{InStores, Piece};
+
+    /// A pass whose numbers cannot be read gives layers something of the right shape, and ends the session.
+    #[test]
+    fn a_pass_that_cannot_be_read_ends_the_session() {
+        let device = Device::flex();
+        let config: ModelConfig = toml::from_str(
+            "layers = 'full@2 reuse'\nvocab_size = 11\nd_model = 16\nheads = 2\nhead_dim = 8\nrope_dim = 4\nwindow = 3\ntopk = 2\n\
+             index_heads = 2\nindex_dim = 4\nffn = { kind = 'dense', width = 16 }",
+        )
+        .unwrap();
+        let model = Model::new(&config, None, &device).unwrap();
+        let model = initialize(model, 0.0, |path| ChaCha8Rng::seed_from_u64(path.len() as u64));
+        let mut session = Session::new(&model, &config, 1, Options::new(20)).unwrap();
+        session.prefill(&[vec![1, 2, 3]]).unwrap();
+        let before = session.scored().to_vec();
+
+        // Numbers in another format are as unreadable as those of a device that is gone.
+        let unreadable = |width| Tensor::<3>::ones([1, 3, width], (&device, DType::F64));
+        let pieces = [Piece { row: 0, positions: 3..6 }];
+        let mut memory = InStores::new(&mut session.caches, &pieces, None);
+        memory.enter(0);
+        let groups = memory.groups(unreadable(16), 2).unwrap();
+        assert_eq!(groups.dims(), [1, 4, 16]);
+        memory.window(unreadable(8), Some(3));
+        let q = Tensor::<4>::ones([1, 3, 2, 8], &device);
+        let topk = Tensor::<3, Int>::full([1, 3, 2], -1, &device);
+        let (output, lse) = memory.readout(q, None, Tensor::zeros([2], &device), topk, 1.0);
+        assert_eq!((output.dims(), lse.dims()), ([1, 3, 2, 8], [1, 3, 2]));
+        let finished = memory.finish();
+        assert!(matches!(session.take(finished), Err(SessionError::Unreadable { .. })));
+
+        let ended = |found: Result<(), SessionError>| assert!(matches!(found, Err(SessionError::Ended)), "{found:?}");
+        let mut fork = session.fork();
+        ended(session.decode(&[1]).map(|_| ()));
+        ended(fork.prefill(&[vec![1]]).map(|_| ()));
+        ended(session.extend_bounded(&[(0, &[1])], 3).map(|_| ()));
+        ended(session.rebuild_windows(&[(0, &[1, 2, 3])]));
+        ended(session.make_up(1, || 0.0));
+        ended(session.fork_rows(&[0]).map(|_| ()));
+        let saved = session.save(&std::env::temp_dir().join("never written"));
+        let Err(FileError::Session { source, .. }) = saved else { panic!("{saved:?}") };
+        ended(Err(*source));
+        assert_eq!(session.scored(), before);
+    }
 }

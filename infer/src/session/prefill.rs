@@ -1,19 +1,20 @@
 //! Reading prompts: in passes of a bounded number of tokens, over one row after the other.
 
-use burn::tensor::{DType, Int, Tensor, TensorData};
+use burn::tensor::{DType, Int, Tensor, TensorData, TensorReadError};
 use csa2_model::attention::Context;
 use csa2_model::block::Stream;
 
 use super::Session;
 use crate::SessionError;
-use crate::cache::{InStores, Piece, Replay};
+use crate::cache::{Finished, InStores, Piece, Replay, Selections};
 
 impl Session {
     /// Reads a list of tokens for every row, behind what the row has: prompts, or further parts of them. Gives the logits
     /// `[rows, vocabulary]` behind the last token of every row.
     ///
     /// # Errors
-    /// When there is not one list for each row, a list is empty or a row becomes too long, or a token does not exist.
+    /// When there is not one list for each row, a list is empty or a row becomes too long, or a token does not exist; or when the device
+    /// cannot be read, which ends the session.
     pub fn prefill(&mut self, prompts: &[Vec<i32>]) -> Result<Tensor<2>, SessionError> {
         let rows = self.lengths().len();
         if prompts.len() != rows {
@@ -38,7 +39,7 @@ impl Session {
                     last.push(x.clone().narrow(1, at - 1, 1));
                 }
             }
-        });
+        })?;
         Ok(self.model.read(Tensor::cat(last, 1)).squeeze_dim(0))
     }
 
@@ -57,7 +58,7 @@ impl Session {
                 logits[number].push(all.clone().narrow(1, at, count));
                 at += count;
             }
-        });
+        })?;
         Ok(logits.into_iter().map(|parts| Tensor::cat(parts, 1).squeeze_dim(0)).collect())
     }
 
@@ -75,6 +76,7 @@ impl Session {
 
     /// Everything that can be wrong with rows and tokens, whatever is done with them.
     pub(super) fn check_tokens(&self, given: &[(usize, &[i32])]) -> Result<(), SessionError> {
+        self.whole()?;
         let rows = self.lengths().len();
         if given.is_empty() {
             return Err(SessionError::Rows { given: 0, rows });
@@ -98,7 +100,11 @@ impl Session {
 
     /// Reads checked tokens in passes. After each, `take` gets which parts it was made of (number of the given row, tokens, whether
     /// these were its last) and what the network's head would read of them `[1, T, d_model]`.
-    fn read(&mut self, given: &[(usize, &[i32])], mut take: impl FnMut(&[(usize, usize, bool)], Tensor<3>)) {
+    fn read(
+        &mut self,
+        given: &[(usize, &[i32])],
+        mut take: impl FnMut(&[(usize, usize, bool)], Tensor<3>),
+    ) -> Result<(), SessionError> {
         let (mut number, mut done) = (0, 0);
         while number < given.len() {
             let (mut pieces, mut parts, mut tokens) = (Vec::new(), Vec::new(), Vec::new());
@@ -114,12 +120,21 @@ impl Session {
                     (number, done) = (number + 1, 0);
                 }
             }
-            take(&parts, self.pass(&pieces, tokens, |_, _| {}));
+            take(&parts, self.pass(&pieces, tokens, |_, _| {})?);
         }
+        Ok(())
     }
 
     /// One pass through the network: what its head would read `[1, T, d_model]`. `watch` is shown the stream after every layer.
-    pub(super) fn pass(&mut self, pieces: &[Piece], tokens: Vec<i32>, watch: impl FnMut(usize, &Stream)) -> Tensor<3> {
+    ///
+    /// # Errors
+    /// When the device cannot be read.
+    pub(super) fn pass(
+        &mut self,
+        pieces: &[Piece],
+        tokens: Vec<i32>,
+        watch: impl FnMut(usize, &Stream),
+    ) -> Result<Tensor<3>, SessionError> {
         self.pass_replayed(pieces, tokens, None, watch)
     }
 
@@ -130,24 +145,26 @@ impl Session {
         tokens: Vec<i32>,
         replay: Option<&Replay>,
         watch: impl FnMut(usize, &Stream),
-    ) -> Tensor<3> {
+    ) -> Result<Tensor<3>, SessionError> {
         let (tokens, cx) = self.inputs(pieces, tokens);
         let mut memory = InStores::new(&mut self.caches, pieces, replay);
         let x = self.model.forward_in(tokens, &cx, &mut memory, watch).read();
-        let (selections, scored) = memory.finish();
-        self.selections = selections;
-        self.count(&scored);
-        x
+        let finished = memory.finish();
+        self.selections = self.take(finished)?;
+        Ok(x)
     }
 
     /// One pass through the layers below `end`, which itself stores its entries alone.
-    pub(super) fn encode(&mut self, end: usize, piece: &Piece, tokens: Vec<i32>) {
+    ///
+    /// # Errors
+    /// When the device cannot be read.
+    pub(super) fn encode(&mut self, end: usize, piece: &Piece, tokens: Vec<i32>) -> Result<(), SessionError> {
         let pieces = std::slice::from_ref(piece);
         let (tokens, cx) = self.inputs(pieces, tokens);
         let mut memory = InStores::new(&mut self.caches, pieces, None);
         self.model.encode_in(end, tokens, &cx, &mut memory);
-        let (_, scored) = memory.finish();
-        self.count(&scored);
+        let finished = memory.finish();
+        self.take(finished).map(|_| ())
     }
 
     /// The tokens `[1, T]`, and the context of their pieces.
@@ -159,9 +176,15 @@ impl Session {
         (Tensor::from_data(TensorData::new(tokens, [1, count]), &self.device), cx)
     }
 
-    fn count(&mut self, scored: &[u64]) {
+    /// What a pass has selected; counts what it has scored. One that failed half-way ends the session.
+    pub(super) fn take(&mut self, finished: Result<Finished, TensorReadError>) -> Result<Selections, SessionError> {
+        let (selections, scored) = finished.map_err(|source| {
+            self.broken = true;
+            SessionError::Unreadable { source }
+        })?;
         for (total, new) in self.scored.iter_mut().zip(scored) {
             *total += new;
         }
+        Ok(selections)
     }
 }

@@ -78,10 +78,10 @@ impl Session {
             for part in encoded.chunks(self.options.pass.max(1)) {
                 let start = self.lengths()[row];
                 let piece = Piece { row, positions: start..start + part.len() };
-                self.encode(layers.start, &piece, part.to_vec());
+                self.encode(layers.start, &piece, part.to_vec())?;
             }
             let replay = (since > start).then_some(Replay { first_layer: layers.start, since, keeps_entries: false });
-            let x = self.replayed(row, since, replayed, replay.as_ref());
+            let x = self.replayed(row, since, replayed, replay.as_ref())?;
             logits.extend(x);
             left_out.push(since - start);
         }
@@ -116,21 +116,27 @@ impl Session {
             let since = self.lengths()[row] - tokens.len();
             self.caches.clear_windows(row);
             let replay = Replay { first_layer: 0, since, keeps_entries: true };
-            self.replayed(row, since, tokens, Some(&replay));
+            self.replayed(row, since, tokens, Some(&replay))?;
             self.without_windows[row] = false;
         }
         Ok(())
     }
 
     /// Tokens of a row from position `since` on, in passes; what the head reads behind the last `[1, 1, d_model]`, if there is one.
-    fn replayed(&mut self, row: usize, since: usize, tokens: &[i32], replay: Option<&Replay>) -> Option<Tensor<3>> {
+    fn replayed(
+        &mut self,
+        row: usize,
+        since: usize,
+        tokens: &[i32],
+        replay: Option<&Replay>,
+    ) -> Result<Option<Tensor<3>>, SessionError> {
         let (mut last, mut start) = (None, since);
         for part in tokens.chunks(self.options.pass.max(1)) {
             let piece = Piece { row, positions: start..start + part.len() };
             start = piece.positions.end;
-            let x = self.pass_replayed(&[piece], part.to_vec(), replay, |_, _| {});
+            let x = self.pass_replayed(&[piece], part.to_vec(), replay, |_, _| {})?;
             last = Some(x.narrow(1, part.len() - 1, 1));
         }
-        last
+        Ok(last)
     }
 }

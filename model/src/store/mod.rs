@@ -1,10 +1,14 @@
 //! Stored vectors: what decoding keeps of the past, in the formats of [`quant`](crate::quant) or in f32.
 
 mod chunk;
+mod mirror;
 #[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
+
+#[cfg(feature = "cube")]
+use burn::tensor::{Device, Int, Tensor};
 
 use crate::quant::Format;
 
@@ -28,6 +32,7 @@ pub struct Store {
     format: Option<Format>,
     length: usize,
     chunks: Vec<Arc<Chunk>>,
+    mirror: mirror::Slot,
 }
 
 /// Bytes of one stored vector of `dim` channels, codes and scales; without a format, of f32 numbers.
@@ -47,7 +52,7 @@ impl Store {
     pub fn new(dim: usize, format: Option<Format>) -> Self {
         let group = format.map_or(1, Format::group);
         assert!(dim > 0 && dim.is_multiple_of(group), "vectors of {dim} channels are not whole groups of {group}");
-        Self { dim, format, length: 0, chunks: Vec::new() }
+        Self { dim, format, length: 0, chunks: Vec::new(), mirror: mirror::Slot::default() }
     }
 
     /// A store of `length` vectors of zeros, to be filled with [`parts_mut`](Self::parts_mut).
@@ -94,6 +99,18 @@ impl Store {
         self.chunks.iter().map(|chunk| chunk.allocated() as u64).sum()
     }
 
+    /// Bytes of memory that a GPU holds for them beside that: those of the store's mirror, which grows by a quarter at a time. A copy of a
+    /// store counts the mirror that it shares, until one of the two is written to, as its own.
+    pub fn device_bytes(&self) -> u64 {
+        self.mirror.bytes()
+    }
+
+    /// The vectors on a device, up to date: packed as here, in the words that kernels read (see `mirror`).
+    #[cfg(feature = "cube")]
+    pub(crate) fn words(&self, device: &Device) -> Tensor<2, Int> {
+        self.mirror.words(self, device)
+    }
+
     /// Appends vectors, one after the other in `values`, rounded to the format. A group of channels that holds a number that is
     /// not finite is read back as NaN.
     ///
@@ -129,6 +146,7 @@ impl Store {
             vector.len()
         );
         Arc::make_mut(&mut self.chunks[row / CHUNK]).set(self.dim, self.format, row % CHUNK, vector);
+        self.mirror.changed(row);
     }
 
     /// Reads the vector at `row` into `out`.
@@ -162,6 +180,7 @@ impl Store {
 
     /// As [`parts`](Self::parts), to be overwritten: with parts of a store of the same dimension, format and length.
     pub fn parts_mut(&mut self) -> impl Iterator<Item = &mut [u8]> {
+        self.mirror.forget();
         self.chunks.iter_mut().flat_map(|chunk| Arc::make_mut(chunk).parts_mut())
     }
 

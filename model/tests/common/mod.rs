@@ -4,6 +4,7 @@
 pub mod devices;
 pub mod random;
 pub mod small;
+pub mod stored;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -13,6 +13,7 @@ mod quantize;
 mod readout;
 mod rotate;
 mod select;
+mod stored;
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{DType, Device, Gradients, Int, Tensor, TensorData};

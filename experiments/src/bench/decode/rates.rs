@@ -129,7 +129,8 @@ fn score(keys: &Store, heads: usize, options: &Options) -> Result<Scoring, Bench
     for _ in 0..REPETITIONS {
         stopped(options)?;
         let start = Instant::now();
-        black_box(stored_select(q.clone(), weights.clone(), None, &[keys], &places, spec));
+        let found = stored_select(q.clone(), weights.clone(), None, &[keys], &places, spec);
+        black_box(found.map_err(|error| BenchError::Decode(error.to_string()))?);
         seconds.push(start.elapsed().as_secs_f64());
     }
     Ok(Scoring { heads, entries: keys.len() as u64, bytes: keys.bytes(), seconds: Times::of(&seconds) })

@@ -50,7 +50,7 @@ pub(super) fn on_processor(backend: Backend) -> Result<(), Failure> {
         return Ok(());
     }
     let name = backend.name();
-    Err(format!("--backend {name}: caches are read on the processor only; leave it out, or give flex").into())
+    Err(format!("--backend {name}: only the processor has done what a layer was asked for when it returns, so only there layers can be timed; leave it out, or give flex").into())
 }
 
 /// Measures, writes what is to be kept, and gives the text to print; none where it was interrupted.

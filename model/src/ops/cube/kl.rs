@@ -12,6 +12,7 @@ use cubecl::ir::ElemType;
 use cubecl::prelude::*;
 
 use super::Float as FloatTensor;
+use super::packed::Rows;
 use super::rows::{Strange, lower_bound, sorted};
 use super::scores::{Candidates, Kind, Source, score};
 use super::shared::{
@@ -425,7 +426,7 @@ impl Inputs {
         let candidates =
             Candidates { source: Source::List, list: &self.range, width, size: 1, start: 0, ratio: 1, entries };
         let scores = empty(&self.q, [batch, seq, width], DType::F32);
-        score(&self.q, &self.keys, &self.weights, candidates, 1.0, Kind::Score, 0..seq, &scores);
+        score(&self.q, Rows::plain(&self.keys), &self.weights, candidates, 1.0, Kind::Score, 0..seq, &scores);
         let result = match grad {
             Some(_) => empty(&self.q, [batch, seq, width], DType::F32),
             None => empty(&self.q, [batch, seq], DType::F32),

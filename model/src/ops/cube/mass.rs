@@ -6,6 +6,7 @@ use burn_cubecl::CubeBackend;
 use burn_cubecl::kernel::cast;
 
 use super::Float;
+use super::packed::Rows;
 use super::scores::{Candidates, Kind, Source, score};
 use super::shared::{dims, empty, indices, rows, single};
 use crate::ops::MassBackend;
@@ -17,7 +18,7 @@ impl MassBackend for CubeBackend {
         let [_, entries, _] = dims(&main);
         let mass = empty(&q, [batch, seq, width], DType::F32);
         let candidates = Candidates { source: Source::List, list: &range, width, size: 1, start: 0, ratio: 1, entries };
-        score(&q, &main, &lse, candidates, scale, Kind::Mass, 0..seq, &mass);
+        score(&q, Rows::plain(&main), &lse, candidates, scale, Kind::Mass, 0..seq, &mass);
         cast(mass, q.dtype)
     }
 }

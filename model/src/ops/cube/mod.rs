@@ -18,6 +18,7 @@
 mod elementwise;
 mod kl;
 mod mass;
+mod packed;
 mod quantize;
 mod readout;
 mod rotate;
@@ -25,6 +26,7 @@ mod rows;
 mod scores;
 mod select;
 mod shared;
+mod stored;
 mod tile;
 
 use burn::backend::tensor::FloatTensor;

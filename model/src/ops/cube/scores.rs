@@ -4,6 +4,7 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::ir::ElemType;
 use cubecl::prelude::*;
 
+use super::packed::{Layout, Rows, read};
 use super::shared::{THREADS, address, dims, float_type, grid, workgroup};
 
 /// Candidates of a workgroup. With [`THREADS`] threads, two share a candidate and halve its heads.
@@ -128,12 +129,12 @@ fn key(score: f32) -> u32 {
 /// is more than one. Channels pass through shared memory [`CHANNELS`] at a time; a thread multiplies one candidate with
 /// `share` heads of every query at once.
 ///
-/// `q` `[B, S, H, d]`, `rows` `[B, N, d]`, `weights` `[B, S, H]`, `list` `[B, S, R]`, `scores` `[B, queries, width]`
-/// for the queries in rows `first_query ..`.
+/// `q` `[B, S, H, d]`, `rows` `[B, N, d]` or words of the vectors of one sequence, `weights` `[B, S, H]`, `list` `[B, S, R]`, `scores`
+/// `[B, queries, width]` for the queries in rows `first_query ..`.
 #[cube(launch, address_type = "dynamic")]
-fn score_kernel<F: Float>(
+fn score_kernel<F: Float, R: Numeric>(
     q: &[F],
-    rows: &[F],
+    rows: &[R],
     weights: &[f32],
     list: &[i32],
     scores: &mut [u32],
@@ -155,7 +156,8 @@ fn score_kernel<F: Float>(
     #[comptime] kind: Kind,
     #[comptime] share: usize,
     #[comptime] together: usize,
-    #[define(F)] _dtype: ElemType,
+    #[comptime] layout: Layout,
+    #[define(F, R)] _dtypes: [ElemType; 2],
 ) {
     if CUBE_POS >= work {
         terminate!();
@@ -216,7 +218,7 @@ fn score_kernel<F: Float>(
                 let number = usize::cast_from(numbers[at]);
                 let mut value = 0.0f32;
                 if number != ABSENT && channel < dim {
-                    value = f32::cast_from(rows[(batch * row_count + number) * dim + channel]);
+                    value = read::<R>(rows, batch * row_count + number, dim, channel, layout);
                 }
                 row_tile[at * PITCH + unit % CHANNELS] = value;
             }
@@ -303,10 +305,10 @@ fn score_kernel<F: Float>(
 /// Scores the queries in the rows `queries` of every sequence into `scores` `[B, queries, candidates.width]`, 32 bits
 /// each.
 ///
-/// `q` `[B, S, H, d]` and `rows` `[B, N, d]` of one type, `weights` `[B, S, H]` in f32, all contiguous.
+/// `q` `[B, S, H, d]`, `weights` `[B, S, H]` in f32, all contiguous; `rows` are packed for one sequence alone.
 pub(super) fn score(
     q: &CubeTensor,
-    rows: &CubeTensor,
+    rows: Rows<'_>,
     weights: &CubeTensor,
     candidates: Candidates,
     scale: f64,
@@ -315,7 +317,6 @@ pub(super) fn score(
     scores: &CubeTensor,
 ) {
     let [batch, seq, heads, dim] = dims(q);
-    let [_, row_count, _] = dims(rows);
     let [_, _, listed] = dims(candidates.list);
     // Only the visible entries are the same for several queries.
     let together = if candidates.source == Source::Visible && queries.len() > 1 { 4 } else { 1 };
@@ -324,9 +325,9 @@ pub(super) fn score(
         &q.client,
         grid(q, work),
         workgroup(),
-        address(&[q, rows, candidates.list, scores]),
+        address(&[q, rows.tensor, candidates.list, scores]),
         q.clone().into_buffer_arg(),
-        rows.clone().into_buffer_arg(),
+        rows.tensor.clone().into_buffer_arg(),
         weights.clone().into_buffer_arg(),
         candidates.list.clone().into_buffer_arg(),
         scores.clone().into_buffer_arg(),
@@ -336,7 +337,7 @@ pub(super) fn score(
         seq,
         heads,
         dim,
-        row_count,
+        rows.count,
         listed,
         candidates.width,
         candidates.size,
@@ -352,6 +353,7 @@ pub(super) fn score(
             _ => 4,
         },
         together,
-        float_type(q),
+        rows.layout,
+        [float_type(q), rows.element()],
     );
 }

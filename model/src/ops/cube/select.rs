@@ -11,6 +11,7 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::Float;
+use super::packed::Rows;
 use super::rows::{Strange, sorted};
 use super::scores::{ABSENT_KEY, Candidates, Kind, NAN_KEY, Source, candidate, score, visible};
 use super::shared::{THREADS, add_up, address, dims, empty, grid, rows, single, workgroup};
@@ -230,6 +231,67 @@ fn choose(
     );
 }
 
+/// Chooses among keys: Top-K `[B, S, K]` and the pool `[B, S, blocks]`, `[1, 1, 1]` unless one is built. `weights` are in f32.
+pub(super) fn select(
+    q: &Float,
+    keys: Rows<'_>,
+    weights: &Float,
+    pool: IntTensor<CubeBackend>,
+    spec: SelectSpec,
+) -> (IntTensor<CubeBackend>, IntTensor<CubeBackend>) {
+    let [batch, seq, _, _] = dims(q);
+    let entries = spec.entries.min(keys.count);
+    let (source, pool, size) = match spec.pool {
+        PoolUse::Read { size } => (Source::Pool, sorted(pool, keys.count, Strange::Absent, false).entries, size),
+        PoolUse::Build { size, .. } => (Source::Visible, pool, size),
+        PoolUse::None => (Source::Visible, pool, 1),
+    };
+    let [_, _, listed] = dims(&pool);
+    let topk = empty(q, [batch, seq, spec.topk], DType::I32);
+    let (blocks, built) = match spec.pool {
+        PoolUse::Build { blocks, .. } => (blocks, empty(q, [batch, seq, blocks], DType::I32)),
+        PoolUse::Read { .. } | PoolUse::None => (0, empty(q, [1, 1, 1], DType::I32)),
+    };
+    // Candidates of the queries in front of row `end`: the pool, or what the last of them sees; one, and absent,
+    // when it sees none.
+    let width = |end: usize| match source {
+        Source::Pool => listed * size,
+        Source::Visible | Source::List => ((spec.start + end) / spec.ratio).min(entries).max(1),
+    };
+    let together = (SCRATCH / (4 * width(seq) * batch)).clamp(1, seq);
+    for first in (0..seq).step_by(together) {
+        let queries = first..seq.min(first + together);
+        let width = width(queries.end);
+        let candidates = Candidates { source, list: &pool, width, size, start: spec.start, ratio: spec.ratio, entries };
+        let scratch = empty(q, [batch, queries.len(), width], DType::U32);
+        score(q, keys, weights, candidates, 1.0, Kind::Key, queries.clone(), &scratch);
+        if spec.topk > 0 {
+            choose(&scratch, candidates, width, 1, NAN_ROW, queries.clone(), &topk);
+        }
+        if blocks > 0 {
+            let count = width.div_ceil(size);
+            let block_keys = empty(q, [batch, queries.len(), count], DType::U32);
+            block_kernel::launch(
+                &q.client,
+                grid(q, (batch * queries.len() * count).div_ceil(THREADS)),
+                workgroup(),
+                address(&[&scratch]),
+                scratch.into_buffer_arg(),
+                block_keys.clone().into_buffer_arg(),
+                first,
+                queries.len(),
+                width,
+                size,
+                spec.start,
+                spec.ratio,
+                entries,
+            );
+            choose(&block_keys, candidates, count, size, NO_ENTRY, queries, &built);
+        }
+    }
+    (topk, built)
+}
+
 impl SelectBackend for CubeBackend {
     fn index_select(
         q: Float,
@@ -239,58 +301,6 @@ impl SelectBackend for CubeBackend {
         spec: SelectSpec,
     ) -> (IntTensor<Self>, IntTensor<Self>) {
         let (q, keys, weights) = (rows(q), rows(keys), single(weights));
-        let [batch, seq, _, _] = dims(&q);
-        let [_, row_count, _] = dims(&keys);
-        let entries = spec.entries.min(row_count);
-        let (source, pool, size) = match spec.pool {
-            PoolUse::Read { size } => (Source::Pool, sorted(pool, row_count, Strange::Absent, false).entries, size),
-            PoolUse::Build { size, .. } => (Source::Visible, pool, size),
-            PoolUse::None => (Source::Visible, pool, 1),
-        };
-        let [_, _, listed] = dims(&pool);
-        let topk = empty(&q, [batch, seq, spec.topk], DType::I32);
-        let (blocks, built) = match spec.pool {
-            PoolUse::Build { blocks, .. } => (blocks, empty(&q, [batch, seq, blocks], DType::I32)),
-            PoolUse::Read { .. } | PoolUse::None => (0, empty(&q, [1, 1, 1], DType::I32)),
-        };
-        // Candidates of the queries in front of row `end`: the pool, or what the last of them sees; one, and absent,
-        // when it sees none.
-        let width = |end: usize| match source {
-            Source::Pool => listed * size,
-            Source::Visible | Source::List => ((spec.start + end) / spec.ratio).min(entries).max(1),
-        };
-        let together = (SCRATCH / (4 * width(seq) * batch)).clamp(1, seq);
-        for first in (0..seq).step_by(together) {
-            let queries = first..seq.min(first + together);
-            let width = width(queries.end);
-            let candidates =
-                Candidates { source, list: &pool, width, size, start: spec.start, ratio: spec.ratio, entries };
-            let scratch = empty(&q, [batch, queries.len(), width], DType::U32);
-            score(&q, &keys, &weights, candidates, 1.0, Kind::Key, queries.clone(), &scratch);
-            if spec.topk > 0 {
-                choose(&scratch, candidates, width, 1, NAN_ROW, queries.clone(), &topk);
-            }
-            if blocks > 0 {
-                let count = width.div_ceil(size);
-                let block_keys = empty(&q, [batch, queries.len(), count], DType::U32);
-                block_kernel::launch(
-                    &q.client,
-                    grid(&q, (batch * queries.len() * count).div_ceil(THREADS)),
-                    workgroup(),
-                    address(&[&scratch]),
-                    scratch.into_buffer_arg(),
-                    block_keys.clone().into_buffer_arg(),
-                    first,
-                    queries.len(),
-                    width,
-                    size,
-                    spec.start,
-                    spec.ratio,
-                    entries,
-                );
-                choose(&block_keys, candidates, count, size, NO_ENTRY, queries, &built);
-            }
-        }
-        (topk, built)
+        select(&q, Rows::plain(&keys), &weights, pool, spec)
     }
 }

@@ -1,25 +1,28 @@
 //! The read-out and the index selection over stored vectors ([`Store`]): what a step of decoding runs.
 //!
 //! Queries are those of any rows of a batch, each at a position of its own, in one list of `T`. Stores lie in the host's
-//! memory, packed, and are read where they lie: vectors are dequantized a few at a time, in the processor's nearest cache, and
-//! nothing is copied that no query reads.
+//! memory, packed, and vectors are dequantized a few at a time, next to where they are used.
 //!
-//! | built with | what computes |
+//! | the tensors are on | what computes |
 //! |---|---|
-//! | `flex` | native code (`flex/stored`), whatever device the tensors are on: queries come to the host, results go back |
-//! | GPU backends alone | the plain form in [`reference`](mod@reference): right, slow |
+//! | the processor | native code (`flex/stored`): stores are read where they lie |
+//! | a GPU | the kernels of the operators over tensors, which read a packed copy of each store in the device's memory; a store keeps its copy and completes it with what was stored since |
 //!
-//! There are no GPU kernels for stored vectors.
+//! [`reference`](mod@reference) is the plain form that tests hold both against.
 
+#[cfg(feature = "cube")]
+mod device;
 pub mod reference;
 
-use burn::tensor::{Int, Tensor, TensorData};
+use burn::tensor::{Int, Tensor, TensorData, TensorReadError};
 
 use super::{PoolUse, Selection};
 use crate::store::Store;
 
 #[cfg(feature = "flex")]
 use super::flex::stored as native;
+#[cfg(feature = "cube")]
+pub use device::{StoredBackend, StoredReadout, has_kernels};
 #[cfg(not(feature = "flex"))]
 use reference::native;
 
@@ -126,16 +129,25 @@ pub(crate) struct Selected {
 }
 
 /// A tensor's numbers on the host, in f32.
-fn floats<const D: usize>(tensor: Tensor<D>) -> TensorData {
-    tensor.detach().into_data().convert::<f32>()
+fn floats<const D: usize>(tensor: Tensor<D>) -> Result<TensorData, TensorReadError> {
+    tensor.detach().try_into_data_as::<f32>()
+}
+
+/// A list's numbers on the host.
+fn indices<const D: usize>(tensor: Tensor<D, Int>) -> Result<TensorData, TensorReadError> {
+    tensor.try_into_data_as::<i32>()
 }
 
 /// As [`readout`](fn@super::readout), over stored latents: for queries `q` `[1, T, H, d]`, each at its place, the output
 /// `[1, T, H, d]` and the log-sum-exp `[1, T, H]`. `topk` `[1, T, K]` numbers entries of `main`, the stores of all rows of the
 /// batch; both are left out together where a layer reads its window alone. `windows` are those of all rows of the batch.
 ///
+/// # Errors
+/// When the tensors cannot be read from their device.
+///
 /// # Panics
-/// When places, windows and stores do not belong together, or the tensors cannot be read from their device.
+/// When places, windows and stores do not belong together, there is no query, or vectors on a GPU have more than
+/// [`GPU_CHANNELS`](super::GPU_CHANNELS).
 pub fn stored_readout(
     q: Tensor<4>,
     sink: Tensor<1>,
@@ -143,7 +155,12 @@ pub fn stored_readout(
     windows: &[StoredWindow<'_>],
     places: &[Place],
     scale: f64,
-) -> (Tensor<4>, Tensor<3>) {
+) -> Result<(Tensor<4>, Tensor<3>), TensorReadError> {
+    #[cfg(feature = "cube")]
+    if device::has_kernels(&q.device()) {
+        let entries = entries.as_ref().map(|(topk, main)| (topk, *main));
+        return Ok(device::readout(q, sink, entries, windows, places, scale));
+    }
     readout_by(native::readout, q, sink, entries, windows, places, scale)
 }
 
@@ -155,13 +172,13 @@ fn readout_by(
     windows: &[StoredWindow<'_>],
     places: &[Place],
     scale: f64,
-) -> (Tensor<4>, Tensor<3>) {
+) -> Result<(Tensor<4>, Tensor<3>), TensorReadError> {
     let [batch, queries, heads, dim] = q.dims();
     assert_eq!((batch, queries), (1, places.len()), "every query has a place");
     let (device, dtype) = (q.device(), q.dtype());
     let (topk, main) = entries.unzip();
-    let topk = topk.map(|topk| topk.into_data().convert::<i32>());
-    let (q, sink) = (floats(q), floats(sink));
+    let topk = topk.map(indices).transpose()?;
+    let (q, sink) = (floats(q)?, floats(sink)?);
     let inputs = ReadoutInputs {
         q: slice(&q),
         sink: slice(&sink),
@@ -175,7 +192,7 @@ fn readout_by(
     };
     let (output, lse) = operator(&inputs);
     let output = Tensor::from_data(TensorData::new(output, [1, queries, heads, dim]), (&device, dtype));
-    (output, Tensor::from_data(TensorData::new(lse, [1, queries, heads]), (&device, dtype)))
+    Ok((output, Tensor::from_data(TensorData::new(lse, [1, queries, heads]), (&device, dtype))))
 }
 
 /// As [`index_select`](fn@super::index_select), over stored keys: for queries `q` `[1, T, H_I, d_I]` with head weights
@@ -184,8 +201,11 @@ fn readout_by(
 ///
 /// Queries are scored in the keys' format: where that is packed, they are rounded to it first, as a quantized model does.
 ///
+/// # Errors
+/// When the tensors cannot be read from their device.
+///
 /// # Panics
-/// When places and stores do not belong together, or the tensors cannot be read from their device.
+/// When places and stores do not belong together, or there is no query.
 pub fn stored_select(
     q: Tensor<4>,
     weights: Tensor<3>,
@@ -193,7 +213,11 @@ pub fn stored_select(
     keys: &[&Store],
     places: &[Place],
     spec: StoredSpec,
-) -> (Selection, u64) {
+) -> Result<(Selection, u64), TensorReadError> {
+    #[cfg(feature = "cube")]
+    if device::has_kernels(&q.device()) {
+        return device::select(q, weights, pool.as_ref(), keys, places, spec);
+    }
     select_by(native::select, q, weights, pool, keys, places, spec)
 }
 
@@ -205,19 +229,12 @@ fn select_by(
     keys: &[&Store],
     places: &[Place],
     spec: StoredSpec,
-) -> (Selection, u64) {
-    let [batch, queries, heads, dim] = q.dims();
-    assert_eq!((batch, queries), (1, places.len()), "every query has a place");
-    assert_eq!(pool.is_some(), matches!(spec.pool, PoolUse::Read { .. }), "a pool is given where one is read");
-    assert!(keys.windows(2).all(|pair| pair[0].format() == pair[1].format()), "all rows store keys in one format");
+) -> Result<(Selection, u64), TensorReadError> {
+    let [_, queries, heads, dim] = q.dims();
     let device = q.device();
-    let q = match keys.first().and_then(|keys| keys.format()) {
-        Some(format) => super::fake_quantize(q, format),
-        None => q,
-    };
-    let q = floats(q);
-    let weights = floats(weights);
-    let pool = pool.map(|pool| pool.into_data().convert::<i32>());
+    let q = floats(as_scored(q, pool.as_ref(), keys, places, spec))?;
+    let weights = floats(weights)?;
+    let pool = pool.map(indices).transpose()?;
     let inputs = SelectInputs {
         q: slice(&q),
         weights: slice(&weights),
@@ -234,7 +251,25 @@ fn select_by(
         PoolUse::Build { blocks, .. } => Some(tensor(built, blocks)),
         PoolUse::None | PoolUse::Read { .. } => None,
     };
-    (Selection { topk: tensor(topk, spec.topk), pool }, scored)
+    Ok((Selection { topk: tensor(topk, spec.topk), pool }, scored))
+}
+
+/// The queries of a selection in the keys' format.
+fn as_scored(
+    q: Tensor<4>,
+    pool: Option<&Tensor<3, Int>>,
+    keys: &[&Store],
+    places: &[Place],
+    spec: StoredSpec,
+) -> Tensor<4> {
+    let [batch, queries, _, _] = q.dims();
+    assert_eq!((batch, queries), (1, places.len()), "every query has a place");
+    assert_eq!(pool.is_some(), matches!(spec.pool, PoolUse::Read { .. }), "a pool is given where one is read");
+    assert!(keys.windows(2).all(|pair| pair[0].format() == pair[1].format()), "all rows store keys in one format");
+    match keys.first().and_then(|keys| keys.format()) {
+        Some(format) => super::fake_quantize(q, format),
+        None => q,
+    }
 }
 
 /// The numbers of `data`, which holds this type.

@@ -1,7 +1,7 @@
 //! The operators over stored vectors as they are defined: everything unpacked, in f64, a full sort. Tests hold the native code
 //! against this.
 
-use burn::tensor::{Int, Tensor};
+use burn::tensor::{Int, Tensor, TensorReadError};
 
 use super::super::reference::{best, candidate_blocks};
 use super::super::{NAN_ROW, NO_ENTRY, PoolUse, Selection};
@@ -15,6 +15,9 @@ pub(super) mod native {
 }
 
 /// See [`stored_readout`](super::stored_readout).
+///
+/// # Errors
+/// When the tensors cannot be read from their device.
 pub fn readout(
     q: Tensor<4>,
     sink: Tensor<1>,
@@ -22,11 +25,14 @@ pub fn readout(
     windows: &[StoredWindow<'_>],
     places: &[Place],
     scale: f64,
-) -> (Tensor<4>, Tensor<3>) {
+) -> Result<(Tensor<4>, Tensor<3>), TensorReadError> {
     readout_by(readout_rows, q, sink, entries, windows, places, scale)
 }
 
 /// See [`stored_select`](super::stored_select).
+///
+/// # Errors
+/// When the tensors cannot be read from their device.
 pub fn select(
     q: Tensor<4>,
     weights: Tensor<3>,
@@ -34,7 +40,7 @@ pub fn select(
     keys: &[&Store],
     places: &[Place],
     spec: StoredSpec,
-) -> (Selection, u64) {
+) -> Result<(Selection, u64), TensorReadError> {
     select_by(select_rows, q, weights, pool, keys, places, spec)
 }
 

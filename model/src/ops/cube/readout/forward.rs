@@ -5,18 +5,20 @@ use cubecl::prelude::*;
 
 use super::super::shared::{THREADS, load_row};
 use super::super::tile::{Tile, multiply, product};
-use super::load_entries;
+use super::{Layouts, Ring, load_entries};
 
 /// One workgroup per query and tile of heads. The softmax is taken online: entries come in chunks; a new maximum
 /// rescales what was added up so far. It starts from the sink, which is an entry with vector 0.
 ///
-/// `q`, `output` `[B, S, H, d]`, `window` `[B, P, d]`, `main` `[B, N, d]`, `sink` `[H]`, `listed` `[B, S, K]` and
-/// `counts` `[B, S]` from [`sorted`], `lse` `[B, S, H]`.
+/// `q`, `output` `[B, S, H, d]`, `window` and `near` `[B, P, d]`, `main` `[B, N, d]` or words of the latents of one sequence, `sink`
+/// `[H]`, `listed` `[B, S, K]` and `counts` `[B, S]` from [`sorted`], `lse` `[B, S, H]`. The first query stands at `first_position`,
+/// and no query reads the window before `since`.
 #[cube(launch, address_type = "dynamic")]
-pub(super) fn forward_kernel<F: Float>(
+pub(super) fn forward_kernel<F: Float, R: Numeric>(
     q: &[F],
-    window: &[F],
-    main: &[F],
+    window: &[R],
+    near: &[R],
+    main: &[R],
     sink: &[f32],
     listed: &[i32],
     counts: &[i32],
@@ -26,6 +28,10 @@ pub(super) fn forward_kernel<F: Float>(
     seq: usize,
     heads: usize,
     dim: usize,
+    first_position: usize,
+    since: usize,
+    start: usize,
+    ring: usize,
     positions: usize,
     rows: usize,
     topk: usize,
@@ -33,7 +39,8 @@ pub(super) fn forward_kernel<F: Float>(
     scale: f32,
     nan: f32,
     #[comptime] size: Tile,
-    #[define(F)] _dtype: ElemType,
+    #[comptime] layouts: Layouts,
+    #[define(F, R)] _dtypes: [ElemType; 2],
 ) {
     if CUBE_POS >= work {
         terminate!();
@@ -43,7 +50,7 @@ pub(super) fn forward_kernel<F: Float>(
     let first_head = CUBE_POS % tiles * size.heads;
     let query = CUBE_POS / tiles;
     let batch = query / seq;
-    let position = positions - seq + query % seq;
+    let position = first_position + query % seq;
     let padded = comptime!(size.channels * THREADS);
     let pairs = comptime!(size.heads * size.entries);
 
@@ -74,30 +81,34 @@ pub(super) fn forward_kernel<F: Float>(
         top = sink[first_head + head];
     }
 
-    let mut from_window = 0usize;
-    if position + 1 > width {
-        from_window = position + 1 - width;
+    let mut from_position = since;
+    if position + 1 > since + width {
+        from_position = position + 1 - width;
     }
-    let near = position + 1 - from_window;
+    let reach = position + 1 - from_position;
     let mut total = 0usize;
     if count >= 0 {
-        total = near + usize::cast_from(count);
+        total = reach + usize::cast_from(count);
     }
     let mut first = 0usize;
     while first < total {
-        load_entries::<F>(
+        load_entries::<R>(
             &mut entries,
             window,
+            near,
             main,
             listed,
-            batch * positions + from_window,
+            from_position,
+            batch * positions,
             batch * rows,
             query * topk,
             first,
-            near,
+            reach,
             total,
             dim,
+            Ring { start, width: ring },
             size,
+            layouts,
         );
         sync_cube();
         multiply(&mut partial, 0usize, &q_tile, &entries, dim, size);

@@ -5,7 +5,7 @@ use cubecl::prelude::*;
 
 use super::super::shared::{GROUPS, LANES, THREADS, add_up, load_row};
 use super::super::tile::{Tile, multiply, product};
-use super::load_entries;
+use super::{PLAIN, Ring, load_entries};
 
 /// One workgroup per query: `mean[h] = g[h] . o[h]`, which every logit's gradient `p_j (g . c_j - g . o)` needs.
 #[cube(launch, address_type = "dynamic")]
@@ -159,16 +159,20 @@ pub(super) fn query_kernel<F: Float>(
         load_entries::<F>(
             &mut entries,
             window,
+            window,
             main,
             listed,
-            batch * positions + from_window,
+            from_window,
+            batch * positions,
             batch * rows,
             query * topk,
             first,
             near,
             total,
             dim,
+            Ring { start: 0usize, width: 1usize },
             size,
+            PLAIN,
         );
         sync_cube();
         multiply(&mut partial, 0usize, &q_tile, &entries, dim, size);
