@@ -4,17 +4,20 @@ mod error;
 mod hf;
 mod parts;
 mod presets;
+mod quantization;
+mod residual;
 mod validate;
 mod values;
 
 use serde::{Deserialize, Serialize};
 
 use crate::mix::LayerPlan;
-use crate::quant::Format;
 
 pub use error::ConfigError;
 pub use hf::HfConfig;
 pub use parts::Part;
+pub use quantization::{QuantFormat, QuantizationConfig};
+pub use residual::Residual;
 pub use values::Values;
 
 /// A whole model. Unknown keys are refused; [`ModelConfig::validate`] checks how the values fit together.
@@ -187,145 +190,6 @@ impl ScoreFunction {
     }
 }
 
-/// How blocks are joined. In TOML: `residual = "plain"`, `residual = "hyper"` (four streams, as released) or
-/// `residual = { hyper = { streams = 2 } }`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase", deny_unknown_fields, from = "WrittenResidual")]
-pub enum Residual {
-    /// Each part adds its output to its input.
-    #[default]
-    Plain,
-    /// Hyper-connections: several residual streams that each part reads from and writes to with learned weights.
-    Hyper {
-        /// Number of streams.
-        streams: usize,
-    },
-}
-
-impl Residual {
-    /// Streams of hyper-connections where only their name is written: those of the released model.
-    const RELEASED_STREAMS: usize = 4;
-}
-
-/// The ways to write a [`Residual`].
-#[derive(Deserialize)]
-#[serde(untagged, expecting = r#"`residual` is "plain", "hyper" or { hyper = { streams = … } }"#)]
-enum WrittenResidual {
-    Named(NamedResidual),
-    Sized(SizedResidual),
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum NamedResidual {
-    Plain,
-    Hyper,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct SizedResidual {
-    hyper: Streams,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Streams {
-    streams: usize,
-}
-
-impl From<WrittenResidual> for Residual {
-    fn from(written: WrittenResidual) -> Self {
-        match written {
-            WrittenResidual::Named(NamedResidual::Plain) => Self::Plain,
-            WrittenResidual::Named(NamedResidual::Hyper) => Self::Hyper { streams: Self::RELEASED_STREAMS },
-            WrittenResidual::Sized(SizedResidual { hyper: Streams { streams } }) => Self::Hyper { streams },
-        }
-    }
-}
-
-/// The number format of each kind of stored vector: values are rounded to it after the rotation wherever they are used, in
-/// every forward pass, and gradients pass the rounding unchanged.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct QuantizationConfig {
-    /// Main KV: the compressed latents.
-    #[serde(default)]
-    pub main_kv: QuantFormat,
-    /// Indexer queries and keys.
-    #[serde(default)]
-    pub index: QuantFormat,
-    /// Window KV, that of `dense` layers included.
-    #[serde(default)]
-    pub window: QuantFormat,
-}
-
-/// A number format.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum QuantFormat {
-    /// Unquantized: 32-bit floats.
-    #[default]
-    None,
-    /// E4M3 with one power-of-two scale per 32 numbers.
-    Fp8,
-    /// E2M1 with one E4M3 scale per 16 numbers (latents), or one power-of-two scale per 32 (indexer).
-    Fp4,
-}
-
-impl QuantFormat {
-    /// The format as a configuration writes it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Fp8 => "fp8",
-            Self::Fp4 => "fp4",
-        }
-    }
-}
-
-impl QuantizationConfig {
-    /// Whether any kind of vector is quantized.
-    pub fn any(self) -> bool {
-        self != Self::default()
-    }
-
-    /// How a main KV or window latent is stored; none where it is not quantized.
-    pub const fn latent_format(format: QuantFormat) -> Option<Format> {
-        match format {
-            QuantFormat::None => None,
-            QuantFormat::Fp8 => Some(Format::Fp8E8m0),
-            QuantFormat::Fp4 => Some(Format::Fp4E4m3),
-        }
-    }
-
-    /// How an indexer vector is stored; none where it is not quantized.
-    pub const fn index_format(format: QuantFormat) -> Option<Format> {
-        match format {
-            QuantFormat::None => None,
-            QuantFormat::Fp8 => Some(Format::Fp8E8m0),
-            QuantFormat::Fp4 => Some(Format::Fp4E8m0),
-        }
-    }
-
-    /// Numbers of a main KV or window latent that share a scale; 1 where the format has none.
-    pub const fn latent_group(format: QuantFormat) -> usize {
-        group(Self::latent_format(format))
-    }
-
-    /// Numbers of an indexer vector that share a scale; 1 where the format has none.
-    pub const fn index_group(format: QuantFormat) -> usize {
-        group(Self::index_format(format))
-    }
-}
-
-const fn group(format: Option<Format>) -> usize {
-    match format {
-        Some(format) => format.group(),
-        None => 1,
-    }
-}
-
 const fn one() -> usize {
     1
 }
@@ -355,6 +219,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::quant::Format;
 
     fn minimal() -> Value {
         json!({

@@ -28,7 +28,7 @@ fn compared(record: &ProbeRecord) -> impl Iterator<Item = &LayerRecord> {
 
 /// What was found, in sentences.
 pub fn answer(record: &ProbeRecord) -> Vec<String> {
-    [collapse(record), missed(record), out_of_reach(record), strangers(record), undecided(record)]
+    [collapse(record), Some(missed(record)), out_of_reach(record), strangers(record), undecided(record)]
         .into_iter()
         .flatten()
         .collect()
@@ -69,7 +69,7 @@ fn collapse(record: &ProbeRecord) -> Option<String> {
     ))
 }
 
-fn missed(record: &ProbeRecord) -> Option<String> {
+fn missed(record: &ProbeRecord) -> String {
     let missed = told("mass_missed", record.layers.iter());
     let mut out = format!(
         "What does a layer miss? Of the attention that its own queries would spread over everything visible, on entries that it does not read lies \
@@ -83,7 +83,7 @@ fn missed(record: &ProbeRecord) -> Option<String> {
             record.topk
         );
     }
-    Some(out)
+    out
 }
 
 fn out_of_reach(record: &ProbeRecord) -> Option<String> {

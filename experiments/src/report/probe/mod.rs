@@ -136,7 +136,9 @@ fn page(record: &ProbeRecord) -> Result<String, ReportError> {
     body += "<h3>Layers</h3>\n";
     let (titles, mut rows) = rows(record, &COLUMNS);
     // A layer's name stays on one line.
-    rows.iter_mut().for_each(|row| row[0] = row[0].replace(' ', "\u{a0}"));
+    for row in &mut rows {
+        row[0] = row[0].replace(' ', "\u{a0}");
+    }
     body += &format!("<div class=\"tight\">{}</div>\n", super::matrix::html_table((titles, rows)));
     let mut notes = vec![READING.to_owned()];
     notes.extend(answers::untwinned(record));
@@ -196,8 +198,11 @@ fn sizes(record: &ProbeRecord) -> String {
 }
 
 fn list(sentences: &[String]) -> String {
-    let items: String = sentences.iter().map(|sentence| format!("<li>{}</li>\n", escape(sentence))).collect();
-    format!("<ul>\n{items}</ul>\n")
+    let mut out = String::from("<ul>\n");
+    for sentence in sentences {
+        out += &format!("<li>{}</li>\n", escape(sentence));
+    }
+    out + "</ul>\n"
 }
 
 fn drawn(map: &HeatMap, style: &str, caption: &str) -> String {
