@@ -74,7 +74,7 @@ enum Operator {
     Query(QueryFlags),
     /// Decoding with a whole model: time, bytes and scored entries of a token at growing context
     #[command(
-        after_help = "Ten layers of the released pattern with random weights and packed caches that are filled with made-up vectors, the same with every\nlayer full, and windows without a limit (dense). Beside them: scoring and copying bandwidth, prompts, memory of a process of its\nown, and caches on disk. 4K..512K takes some minutes and 1 GiB.\n\nExamples:\n  csa2 bench decode\n  csa2 bench decode --context 16K,512K --tokens 200\n  csa2 bench decode --context 4K..512K --out decode-cost"
+        after_help = "Ten layers of the released pattern with random weights and packed caches that are filled with made-up vectors, the same with every\nlayer full, and windows without a limit (dense). Beside them: scoring and copying bandwidth, prompts, memory of a process of its\nown, and caches on disk. 4K..512K takes some minutes and 1 GiB. With --config the model of a file takes the place of the released layout.\n\nExamples:\n  csa2 bench decode\n  csa2 bench decode --config configs/quickstart.toml --variant \"full + reuse\" --context 4K..64K\n  csa2 bench decode --context 16K,512K --tokens 200\n  csa2 bench decode --context 4K..512K --out decode-cost"
     )]
     Decode(DecodeFlags),
     /// Reading a long prompt: whole, and with bounded replay

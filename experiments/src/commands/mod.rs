@@ -9,6 +9,7 @@ mod export;
 mod figure;
 mod generate;
 mod import;
+mod models;
 mod overlap;
 mod plan;
 mod posttrain;

@@ -15,7 +15,13 @@ use crate::results::{write_atomic, write_json};
 const LEFT: usize = 1;
 
 /// Modes in the order in which they are told.
-const MODES: [&str; 5] = ["swa", "full", "reuse", "reindex", "dense"];
+const MODES: [&str; 6] = ["swa", "full", "reuse", "reindex", "stale", "dense"];
+
+/// Those that some mix has.
+fn modes(found: &Found) -> Vec<&'static str> {
+    let has = |mode: &&str| found.mixes.iter().flat_map(|mix| &mix.rows).any(|row| row.modes.contains_key(mode));
+    MODES.into_iter().filter(has).collect()
+}
 
 /// Writes `decode.json`, `decode.csv` and `report.html` into `out`.
 ///
@@ -31,7 +37,7 @@ pub fn write(out: &Path, found: &Found) -> Result<(), ReportError> {
 /// Everything for a terminal of `width` columns.
 pub fn table(found: &Found, width: u16) -> String {
     let mut out = String::new();
-    let sections = [(tokens_titles(), tokens(found)), (rates_titles(), rates(found))];
+    let sections = [(tokens_titles(found), tokens(found)), (rates_titles(), rates(found))];
     for (titles, rows) in sections {
         let mut table = new_table();
         table.set_header(title_cells(&titles, LEFT));
@@ -50,15 +56,16 @@ pub fn table(found: &Found, width: u16) -> String {
     out
 }
 
-fn tokens_titles() -> Vec<String> {
-    let modes = MODES.map(str::to_owned);
+fn tokens_titles(found: &Found) -> Vec<String> {
+    let modes = modes(found).into_iter().map(str::to_owned);
     let titles = ["mix", "context", "token", "median"].map(str::to_owned).into_iter().chain(modes);
     titles.chain(["bytes held", "entries scored"].map(str::to_owned)).collect()
 }
 
 fn tokens(found: &Found) -> Vec<Vec<String>> {
     let row = |mix: &Measured, row: &Row| {
-        let modes = MODES.map(|mode| row.modes.get(mode).map_or("–".into(), |times| seconds(times.quartile)));
+        let modes = modes(found).into_iter();
+        let modes = modes.map(|mode| row.modes.get(mode).map_or("–".into(), |times| seconds(times.quartile)));
         let start = [mix.key.into(), context(row.context), seconds(row.token.quartile), seconds(row.token.median)];
         let end = [row.bytes.to_string(), row.scored.to_string()];
         start.into_iter().chain(modes).chain(end).collect()
@@ -102,7 +109,7 @@ fn lines(found: &Found) -> Vec<String> {
     let prefill = found.prefill.iter().map(|read| {
         format!("reading a prompt of {} tokens: {:.0} tokens/s", read.tokens, read.tokens as f64 / read.seconds)
     });
-    let name = |key: &str| found.mixes.iter().find(|mix| mix.key == key).map_or(key.to_owned(), |mix| mix.name.into());
+    let name = |key: &str| found.mixes.iter().find(|mix| mix.key == key).map_or(key.to_owned(), |mix| mix.name.clone());
     let memory = found.memory.iter().map(|growth| {
         let figures = match &growth.figures {
             Ok(figures) => format!(
@@ -144,7 +151,7 @@ fn table_csv(found: &Found) -> String {
             out += &format!(
                 "{},{},{},{},{quartile},{median}",
                 csv(mix.key),
-                csv(mix.layers),
+                csv(&mix.layers),
                 row.context,
                 row.repetitions
             );
@@ -174,7 +181,7 @@ fn page(found: &Found) -> Result<String, ReportError> {
         body += &figure(&chart, &styles);
     }
     body += "</div>\n<h3>Tokens</h3>\n";
-    body += &html_table(&tokens_titles(), &tokens(found));
+    body += &html_table(&tokens_titles(found), &tokens(found));
     body += "<h3>Rates</h3>\n";
     body += &html_table(&rates_titles(), &rates(found));
     body += "<h3>Prompts, memory, machine</h3>\n<ul>\n";
@@ -221,14 +228,14 @@ fn method(found: &Found) -> Vec<(&'static str, String)> {
         (
             "Networks",
             format!(
-                "{mixes}. d_model 128, 4 heads of 128, 4 indexer heads of 64, Top-K 64, windows of 128, a pool of 256 blocks of 8 where \
-                 one is built, random weights. Full everywhere keeps in each layer the ratio of the content that the released layout \
-                 reads there; windows of dense layers have no limit."
+                "{mixes}. {}; random weights. Full everywhere keeps in each layer the ratio of the content that the first mix reads there, or next; \
+                 windows of dense layers have no limit.",
+                found.sizes
             ),
         ),
         (
             "Caches",
-            "Main KV and index keys in FP4, windows in FP8, filled with made-up vectors: no context is read. What is searched, read and \
+            "In the number formats above, filled with made-up vectors: no context is read. What is searched, read and \
              held is the same as after a real context; which entries are chosen is not."
                 .into(),
         ),
@@ -254,7 +261,7 @@ fn method(found: &Found) -> Vec<(&'static str, String)> {
              asks for otherwise, it is up to 4% of 100 MB more or less."
                 .into(),
         ),
-        ("Files", "Caches of the released layout at the longest context, lower quartiles of 5, in the folder for temporary files.".into()),
+        ("Files", "Caches of the first mix at the longest context, lower quartiles of 5, in the folder for temporary files.".into()),
     ]
 }
 

@@ -139,3 +139,49 @@ fn ctrl_c_ends_it_and_nothing_is_written() {
     assert_eq!(child.wait().unwrap().code(), Some(130));
     assert!(names(&folder).is_empty());
 }
+
+#[test]
+fn a_model_of_ones_own_takes_the_place_of_the_released_layout() {
+    let lab = Lab::with(crate::common::TINY);
+    let small = ["bench", "decode", "--context=64,200", "--quick", "--threads=1"];
+    let own = |more: &[&str]| lab.csa2(&[&small[..], more].concat());
+    let ran = own(&["--config", "tiny.toml", "--variant=shared", "--json", "--out=cost"]).fine();
+    let document = ran.json();
+    let mixes = document["mixes"].as_array().unwrap();
+    let told: Vec<[&str; 3]> =
+        mixes.iter().map(|mix| ["key", "name", "layers"].map(|key| mix[key].as_str().unwrap())).collect();
+    assert_eq!(
+        told,
+        [
+            ["own", "shared", "full reuse"],
+            ["full", "full everywhere", "full*2"],
+            ["dense", "dense everywhere", "dense*2"]
+        ]
+    );
+    assert!(mixes[0]["rows"][1]["modes"]["reuse"]["quartile"].as_f64().unwrap() > 0.0, "{ran:?}");
+    let ratios: Vec<&str> =
+        document["ratios"].as_array().unwrap().iter().map(|ratio| ratio["what"].as_str().unwrap()).collect();
+    for start in [
+        "shared, time of reuse and reindex layers, 200 over 64",
+        "time of a token at 200, dense everywhere over shared",
+    ] {
+        assert!(ratios.contains(&start), "{start}: {ratios:?}");
+    }
+    if cfg!(target_os = "linux") {
+        assert!(document["memory"][0]["bytes"].as_f64().unwrap() > 0.0, "{}", document["memory"]);
+    }
+    assert!(document["sizes"].as_str().unwrap().contains("2 heads of "), "{}", document["sizes"]);
+    let page = fs::read_to_string(lab.path().join("cost/report.html")).unwrap();
+    assert!(page.contains("Time of a token of shared, by mode") && !page.contains("released"), "{page}");
+
+    for (more, expected) in [
+        (&["--config", "tiny.toml"][..], "has several variants; give one by --variant: windows, shared"),
+        (&["--config", "tiny.toml", "--variant=nobody"], "no variant \"nobody\"; there are: windows, shared"),
+        (&["--config=nobody.toml"], "nobody.toml"),
+    ] {
+        let message = own(more).refused();
+        assert!(message.contains(expected), "{expected}: {message}");
+    }
+    let ran = own(&["--variant=shared"]);
+    assert!(ran.code == Some(2) && ran.err.contains("--config"), "{ran:?}");
+}

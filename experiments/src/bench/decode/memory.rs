@@ -94,7 +94,7 @@ pub fn measure(mix: &Mix, options: &Options) -> Result<Growth, BenchError> {
 /// # Errors
 /// When there is no such mix, the session refuses, or the system does not tell.
 pub fn figures_of(key: &str, context: u64, start: u64, options: &Options) -> Result<Figures, BenchError> {
-    let all = mixes::all()?;
+    let all = mixes::all(options.own.as_ref())?;
     let mix = all.iter().find(|mix| mix.key == key).ok_or_else(|| BenchError::Decode(format!("no mix {key}")))?;
     let unknown = || BenchError::Peak("/proc/self/smaps_rollup cannot be read".into());
     let mut session = mix.session(context as usize + 2 * DECODED, &options.device)?;

@@ -19,19 +19,22 @@ use serde::Serialize;
 
 pub use contexts::Contexts;
 pub use memory::Growth;
-pub use mixes::{DENSE, FULL, RELEASED};
+pub use mixes::{DENSE, FULL, OWN, Own, RELEASED};
 pub use rates::{CacheFile, Prefill, Scoring};
 pub use tokens::{Measured, Row};
 
 use super::{BenchError, Ratio, timing};
 use crate::say::say;
+use mixes::Mix;
 
 /// Version of the document's form.
-const SCHEMA: u32 = 1;
+const SCHEMA: u32 = 2;
 
 /// What is measured, and where.
 #[derive(Clone, Debug)]
 pub struct Options {
+    /// The model that is measured; none for the released layout in small.
+    pub own: Option<Own>,
     /// At which contexts.
     pub contexts: Contexts,
     /// Tokens that are timed at each.
@@ -90,7 +93,9 @@ pub struct Found {
     pub load: [Option<f64>; 2],
     /// Contexts, ascending.
     pub contexts: Vec<u64>,
-    /// Every mix, the released layout first.
+    /// Sizes of the networks, the same in all mixes.
+    pub sizes: String,
+    /// Every mix, the one that is asked about first.
     pub mixes: Vec<Measured>,
     /// Bytes per second that all threads together copy, before and after scoring was measured.
     pub copying: [f64; 2],
@@ -117,7 +122,7 @@ fn stopped(options: &Options) -> Result<(), BenchError> {
 /// When the caches of the longest context do not fit the memory, which is found out before anything is measured; when files,
 /// device or the process that measures memory fail; or when it is time to stop.
 pub fn run(run: Run, options: &Options) -> Result<Found, BenchError> {
-    let all = mixes::all()?;
+    let all = mixes::all(options.own.as_ref())?;
     let most = options.contexts.longest() as usize + tokens::behind(options);
     for mix in &all {
         mix.session(most, &options.device)?;
@@ -132,7 +137,8 @@ pub fn run(run: Run, options: &Options) -> Result<Found, BenchError> {
     for mix in &all {
         let (rows, session) = tokens::measure(mix, options)?;
         measured.push(rows);
-        if mix.key == RELEASED {
+        // The first is the one that is asked about.
+        if file.is_none() {
             file = Some(rates::file(&session, options)?);
         }
     }
@@ -143,11 +149,12 @@ pub fn run(run: Run, options: &Options) -> Result<Found, BenchError> {
         tokens: options.tokens,
         load: [load, self::load()],
         contexts: options.contexts.lengths().to_vec(),
+        sizes: all.first().map_or(String::new(), Mix::sizes),
         mixes: measured,
         copying,
         scoring,
         prefill,
-        file: file.ok_or_else(|| BenchError::Decode("the released layout is missing".into()))?,
+        file: file.ok_or_else(|| BenchError::Decode("there is nothing to measure".into()))?,
         memory,
         ratios: Vec::new(),
     };
@@ -167,6 +174,7 @@ pub(crate) mod testing {
     /// Small measurements.
     pub fn options(contexts: &str, tokens: usize) -> Options {
         Options {
+            own: None,
             contexts: contexts.parse().unwrap(),
             tokens,
             device: Device::flex(),
@@ -188,10 +196,10 @@ pub(crate) mod testing {
             scored: 2 * context,
         };
         let released = [("swa", 0.1), ("full", 0.4), ("reuse", 0.3), ("reindex", 0.1)];
-        let mix = |key, name, layers, grown: f64, modes: &[(&'static str, f64)]| Measured {
+        let mix = |key, name: &str, layers: &str, grown: f64, modes: &[(&'static str, f64)]| Measured {
             key,
-            name,
-            layers,
+            name: name.to_owned(),
+            layers: layers.to_owned(),
             rows: vec![row(1 << 14, 1.0, modes), row(1 << 19, grown, modes)],
         };
         let growth = |mix| Growth {
@@ -221,6 +229,7 @@ pub(crate) mod testing {
             tokens: 7,
             load: [Some(0.5), None],
             contexts: vec![1 << 14, 1 << 19],
+            sizes: "d_model 128".into(),
             mixes: vec![
                 mix(RELEASED, "released layout", "swa*2 full", 4.0, &released),
                 mix(FULL, "full everywhere", "full*10", 20.0, &[("full", 0.9)]),

@@ -150,7 +150,7 @@ pub fn prefill(mix: &Mix, options: &Options) -> Result<Vec<Prefill>, BenchError>
         say(&format!("{}: a prompt of {length} tokens", mix.name));
         let length = length as usize;
         let mut session = mix.session(length, &options.device)?;
-        let prompt: Vec<i32> = (0..length).map(|at| (at * at % 251) as i32).collect();
+        let prompt: Vec<i32> = (0..length).map(|at| (at * at % mix.vocabulary().min(251)) as i32).collect();
         let start = Instant::now();
         for part in prompt.chunks(session.options().pass) {
             stopped(options)?;

@@ -1,6 +1,6 @@
 //! What follows from the figures.
 
-use super::{DENSE, FULL, Found, Measured, RELEASED, Row};
+use super::{DENSE, FULL, Found, Measured, Row};
 use crate::bench::Ratio;
 use crate::report::context_label;
 
@@ -18,7 +18,7 @@ pub fn all(found: &Found) -> Vec<Ratio> {
     let labels = [longest, base].map(context_label);
     let grown = |what: &str| format!("{what}, {} over {}", labels[0], labels[1]);
     if base < longest
-        && let Some((short, long)) = mix(RELEASED).and_then(ends)
+        && let Some((subject, (short, long))) = found.mixes.first().and_then(|mix| Some((mix, ends(mix)?)))
     {
         let time = |row: &Row, modes: &[&str]| {
             modes.iter().filter_map(|mode| Some(row.modes.get(mode)?.quartile)).sum::<f64>()
@@ -28,19 +28,19 @@ pub fn all(found: &Found) -> Vec<Ratio> {
             ("swa layers, of which nothing grows", &["swa"]),
             ("full layers", &["full"]),
         ] {
-            add(grown(&format!("released layout, time of {name}")), divided(time(&long, modes), time(&short, modes)));
+            add(grown(&format!("{}, time of {name}", subject.name)), divided(time(&long, modes), time(&short, modes)));
         }
-        add(grown("released layout, scored entries"), divided(long.scored as f64, short.scored as f64));
+        add(grown(&format!("{}, scored entries", subject.name)), divided(long.scored as f64, short.scored as f64));
         for mix in &found.mixes {
             let token = ends(mix).and_then(|(short, long)| divided(long.token.quartile, short.token.quartile));
             add(grown(&format!("{}, time of a token", mix.name)), token);
         }
     }
-    let released = mix(RELEASED).and_then(|mix| mix.at(longest)).map(|row| row.token.quartile);
+    let subject = found.mixes.first().and_then(|mix| Some((&mix.name, mix.at(longest)?.token.quartile)));
     for key in [FULL, DENSE] {
-        if let (Some(other), Some(released)) = (mix(key), released) {
-            let token = other.at(longest).and_then(|row| divided(row.token.quartile, released));
-            add(format!("time of a token at {}, {} over released layout", labels[0], other.name), token);
+        if let (Some(other), Some((name, own))) = (mix(key), subject) {
+            let token = other.at(longest).and_then(|row| divided(row.token.quartile, own));
+            add(format!("time of a token at {}, {} over {name}", labels[0], other.name), token);
         }
     }
     let heads = found.scoring.first().map(|scoring| scoring.heads);

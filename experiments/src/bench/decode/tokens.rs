@@ -27,9 +27,9 @@ pub struct Measured {
     /// By which the mix is known.
     pub key: &'static str,
     /// Its name for people.
-    pub name: &'static str,
+    pub name: String,
     /// Its layers.
-    pub layers: &'static str,
+    pub layers: String,
     /// Its contexts, ascending.
     pub rows: Vec<Row>,
 }
@@ -115,7 +115,7 @@ pub fn measure(mix: &Mix, options: &Options) -> Result<(Measured, Session), Benc
         return Err(BenchError::Decode("no context to measure at".into()));
     };
     let rows = timed.into_iter().map(Timed::finish).collect();
-    Ok((Measured { key: mix.key, name: mix.name, layers: mix.layers, rows }, last))
+    Ok((Measured { key: mix.key, name: mix.name.clone(), layers: mix.layers.clone(), rows }, last))
 }
 
 impl Timed {
@@ -131,7 +131,7 @@ impl Timed {
     }
 
     fn decode(&mut self, mix: &Mix, counts: bool) -> Result<(), BenchError> {
-        let token = self.tokens.len() % 256;
+        let token = self.tokens.len() % mix.vocabulary();
         let start = Instant::now();
         let (logits, layers) = self.session.decode_timed(&[token as i32])?;
         black_box(logits.try_into_data()?);
@@ -166,7 +166,7 @@ mod tests {
     fn bytes_and_scored_entries_are_those_that_the_configuration_costs() {
         // Longer than windows, Top-K and the pool's 2048 entries; the odd one leaves an incomplete group.
         let options = testing::options("200,2501,5000", 3);
-        for mix in mixes::all().unwrap() {
+        for mix in mixes::all(None).unwrap() {
             let (measured, session) = measure(&mix, &options).unwrap();
             assert_eq!(session.lengths(), [5000 + 1 + WARM_UP + 3]);
             let cost = Cost::of(&mix.config).unwrap();

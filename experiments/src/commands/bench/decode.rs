@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use super::{Common, Failure};
 use crate::backend::Backend;
 use crate::bench::BenchError;
-use crate::bench::decode::{self, Contexts, Options, Run, memory};
+use crate::bench::decode::{self, Contexts, Options, Own, Run, memory};
+use crate::commands::models::models;
 use crate::commands::{quoted, stop_on_interrupt, terminal_width};
 use crate::folders;
 use crate::report;
@@ -14,9 +15,45 @@ use crate::say::say;
 /// What the folder of results is called where it cannot be used.
 const WHAT: &str = "measurement of decoding";
 
+/// The model.
+#[derive(Debug, clap::Args)]
+struct OwnFlags {
+    /// A model (a file with a [model] table), an ablation, or a Hugging Face config.json to measure (default: the released layout in small)
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The variant, where the file is an ablation
+    #[arg(long, value_name = "NAME", requires = "config")]
+    variant: Option<String>,
+}
+
+impl OwnFlags {
+    fn model(&self) -> Result<Option<Own>, Failure> {
+        let Some(path) = &self.config else { return Ok(None) };
+        let mut found = models(path, self.variant.as_deref())?;
+        if found.len() > 1 {
+            let names: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).collect();
+            return Err(format!(
+                "{}: has several variants; give one by --variant: {}",
+                path.display(),
+                names.join(", ")
+            )
+            .into());
+        }
+        Ok(found.pop().map(|(name, config)| Own { name, config }))
+    }
+
+    /// The flags, as they were given.
+    fn given(&self) -> Vec<String> {
+        let config = self.config.iter().map(|path| format!("--config={}", path.display()));
+        config.chain(self.variant.iter().map(|name| format!("--variant={name}"))).collect()
+    }
+}
+
 /// Contexts and effort.
 #[derive(Debug, clap::Args)]
 pub(super) struct DecodeFlags {
+    #[command(flatten)]
+    own: OwnFlags,
     /// Tokens of context: a range, doubled from the first to the last, or a list such as 16K,512K; K is 1024, M is 1024 K
     #[arg(long, value_name = "LENGTHS", default_value = "4K..512K")]
     context: Contexts,
@@ -37,11 +74,16 @@ pub(super) struct MemoryFlags {
     context: u64,
     /// Tokens at the beginning
     start: u64,
+    #[command(flatten)]
+    own: OwnFlags,
 }
 
 fn command(flags: &DecodeFlags, tokens: usize, threads: usize) -> String {
     let out = flags.out.as_deref().map_or(String::new(), |out| format!(" --out {}", quoted(out)));
-    format!("csa2 bench decode --context {} --tokens {tokens} --threads {threads}{out}", flags.context)
+    let config = flags.own.config.as_deref().map_or(String::new(), |path| format!(" --config {}", quoted(path)));
+    let variant =
+        flags.own.variant.as_ref().map_or(String::new(), |name| format!(" --variant {}", quoted(name.as_ref())));
+    format!("csa2 bench decode{config}{variant} --context {} --tokens {tokens} --threads {threads}{out}", flags.context)
 }
 
 /// Only the processor has done what a layer was asked for when it returns.
@@ -59,6 +101,7 @@ pub(super) fn on_processor(backend: Backend) -> Result<(), Failure> {
 /// When the folder cannot be used, the caches do not fit the memory, or something fails meanwhile.
 pub(super) fn text(flags: &DecodeFlags, common: &Common, threads: usize) -> Result<Option<String>, Failure> {
     on_processor(common.backend)?;
+    let own = flags.own.model()?;
     let stop = stop_on_interrupt("stopping: nothing is written")?;
     let _lock = match &flags.out {
         Some(out) => {
@@ -76,13 +119,9 @@ pub(super) fn text(flags: &DecodeFlags, common: &Common, threads: usize) -> Resu
         threads,
         release: !cfg!(debug_assertions),
     };
-    let options = Options {
-        contexts: flags.context.clone(),
-        tokens,
-        device: common.backend.device()?,
-        stop,
-        passed_on: super::passed_on(common, threads).into(),
-    };
+    let passed_on = super::passed_on(common, threads).into_iter().chain(flags.own.given()).collect();
+    let options =
+        Options { own, contexts: flags.context.clone(), tokens, device: common.backend.device()?, stop, passed_on };
     let found = match decode::run(run, &options) {
         Err(BenchError::Interrupted) => {
             say("interrupted; nothing was written");
@@ -108,6 +147,7 @@ pub(super) fn text(flags: &DecodeFlags, common: &Common, threads: usize) -> Resu
 pub(super) fn memory(flags: &MemoryFlags, common: &Common) -> Result<String, Failure> {
     on_processor(common.backend)?;
     let options = Options {
+        own: flags.own.model()?,
         contexts: Contexts::default(),
         tokens: 1,
         device: common.backend.device()?,

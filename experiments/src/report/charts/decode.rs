@@ -3,18 +3,18 @@
 use super::axis::Axis;
 use super::plot::{Frame, Style, Styles, draw};
 use super::{Figure, Layout, SIZE};
-use crate::bench::decode::{Found, Measured, RELEASED};
+use crate::bench::decode::{Found, Measured};
 use crate::report::ReportError;
 
-/// Modes of the released layout, in the order in which they are drawn.
-const MODES: [&str; 4] = ["full", "reuse", "reindex", "swa"];
+/// Modes, in the order in which they are drawn.
+const MODES: [&str; 6] = ["full", "reuse", "reindex", "swa", "stale", "dense"];
 
 /// A name, and a value at each context.
 type Curve = (String, Vec<(f64, f64)>);
 
 /// The looks of mixes and modes.
 pub fn decode_styles(found: &Found) -> Styles {
-    let mixes = found.mixes.iter().map(|mix| mix.name.to_owned()).enumerate();
+    let mixes = found.mixes.iter().map(|mix| mix.name.clone()).enumerate();
     let modes = MODES.iter().map(|mode| mode_name(mode)).enumerate();
     mixes.chain(modes).map(|(index, name)| (name, Style::of(index))).collect()
 }
@@ -29,7 +29,7 @@ pub fn decode(found: &Found, styles: &Styles) -> Result<Vec<Figure>, ReportError
         return Ok(Vec::new());
     }
     let mut figures = vec![tokens(found, styles)?];
-    if let Some(mix) = found.mixes.iter().find(|mix| mix.key == RELEASED) {
+    if let Some(mix) = found.mixes.first() {
         figures.push(modes(mix, &found.contexts, styles)?);
     }
     Ok(figures)
@@ -38,13 +38,13 @@ pub fn decode(found: &Found, styles: &Styles) -> Result<Vec<Figure>, ReportError
 fn tokens(found: &Found, styles: &Styles) -> Result<Figure, ReportError> {
     let curve = |mix: &Measured| {
         let points = mix.rows.iter().map(|row| (row.context as f64, 1e3 * row.token.quartile));
-        (mix.name.to_owned(), points.collect())
+        (mix.name.clone(), points.collect())
     };
     let curves: Vec<Curve> = found.mixes.iter().map(curve).collect();
     figure(
         "Time of a token",
         "milliseconds, lower quartile",
-        "Ten layers and the head. Both axes are logarithmic: a time in proportion to the context rises along a straight line, tenfold with tenfold context.",
+        "All layers and the head. Both axes are logarithmic: a time in proportion to the context rises along a straight line, tenfold with tenfold context.",
         &curves,
         &found.contexts,
         styles,
@@ -60,7 +60,7 @@ fn modes(mix: &Measured, contexts: &[u64], styles: &Styles) -> Result<Figure, Re
     let curves: Vec<Curve> = MODES.iter().filter(|mode| counts(mode)).map(curve).collect();
     let layers = format!("{}: {}", mix.name, mix.layers);
     figure(
-        "Time of a token of the released layout, by mode",
+        &format!("Time of a token of {}, by mode", mix.name),
         "microseconds, lower quartile",
         &format!("All layers of a mode together. {layers}. Only full layers search all entries."),
         &curves,
