@@ -1,7 +1,7 @@
 //! Writing files so that a reader, or a crash at any moment, meets the old file or the new one and nothing between.
 
 use std::fs::{self, File, Permissions};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
 use tempfile::{Builder, NamedTempFile};
@@ -145,6 +145,16 @@ pub fn read(path: &Path) -> Result<Vec<u8>, FileError> {
     fs::read(path).map_err(|source| FileError::reading(path, source))
 }
 
+/// Reads the first `most` bytes of a file, or all where there are no more.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn read_start(path: &Path, most: u64) -> Result<Vec<u8>, FileError> {
+    let mut bytes = Vec::new();
+    let read = fs::File::open(path).and_then(|file| file.take(most).read_to_end(&mut bytes));
+    read.map(|_| bytes).map_err(|source| FileError::reading(path, source))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -156,6 +166,7 @@ mod tests {
         write_atomic(&path, b"one").unwrap();
         write_atomic(&path, b"two").unwrap();
         assert_eq!(read(&path).unwrap(), b"two");
+        assert_eq!((read_start(&path, 2).unwrap(), read_start(&path, 9).unwrap()), (b"tw".to_vec(), b"two".to_vec()));
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 

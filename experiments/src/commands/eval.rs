@@ -21,7 +21,7 @@ const BATCH: u16 = 32;
 /// Arguments of `csa2 eval`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  csa2 eval runs/quickstart/all\\ full/seed-0\n  csa2 eval runs/hsi/base/seed-0 --layers \"swa full@2+pool reuse reindex\" --pool 4x2 --pool-override\n  csa2 eval \"runs/quickstart/full + reindex + reuse/seed-0\" --context 104,208 --switch pool=2x4 --pool-override\n\n\
+    after_help = "Examples:\n  csa2 eval runs/quickstart/all\\ full/seed-0\n  csa2 eval runs/hsi/base/seed-0 --layers \"swa full@2+pool reuse reindex\" --pool 4x2 --pool-override\n  csa2 eval \"runs/quickstart/full + reindex + reuse/seed-0\" --context 104,208 --switch pool=2x4 --pool-override\n  csa2 eval \"runs/quickstart/full + reuse/seed-0\" --replay 4 --replay 8\n\n\
 Loss and accuracy in all, by position, by distance from the answer to the question and by the task's tags, as trained and with something\nswitched, \
 on sequences of the task's own length and of others."
 )]
@@ -47,9 +47,12 @@ pub struct Args {
     #[arg(long, value_name = "TOKENS", value_delimiter = ',', value_parser = tokens)]
     context: Vec<usize>,
     /// Measure once more with something switched: quantization=off, =on or =fp4/fp4/fp8 (formats of main KV, index and window), pool=off or
-    /// =4x2. Each switch gives one further row beside the model as it was trained; may be given several times
+    /// =4x2, replay=128 (as --replay). Each switch gives one further row beside the model as it was trained; may be given several times
     #[arg(long, value_name = "WHAT=HOW")]
     switch: Vec<Switch>,
+    /// Measure once more with bounded replay: of every prompt only the last N tokens go through the decoder's layers
+    #[arg(long, value_name = "N")]
+    replay: Vec<usize>,
     /// Sequences of the evaluation set, always the same ones (default: all)
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     sequences: Option<u32>,
@@ -74,6 +77,11 @@ fn tokens(text: &str) -> Result<usize, String> {
     tokens.ok_or_else(|| "a length is a number of tokens, at least 1".to_string())
 }
 
+/// All that is switched, each by itself.
+fn switches(args: &Args) -> Vec<Switch> {
+    args.switch.iter().copied().chain(args.replay.iter().map(|&tokens| Switch::Replay(tokens))).collect()
+}
+
 /// The command as it was given, as far as it decides the numbers.
 fn command(args: &Args) -> String {
     let mut parts = vec![format!("csa2 eval {}", quoted(&args.run))];
@@ -86,7 +94,7 @@ fn command(args: &Args) -> String {
         let lengths: Vec<String> = args.context.iter().map(usize::to_string).collect();
         parts.push(format!("--context {}", lengths.join(",")));
     }
-    parts.extend(args.switch.iter().map(|switch| format!("--switch {switch}")));
+    parts.extend(switches(args).iter().map(|switch| format!("--switch {switch}")));
     parts.extend(args.sequences.map(|count| format!("--sequences {count}")));
     parts.extend((args.batch != BATCH).then(|| format!("--batch {}", args.batch)));
     parts.join(" ")
@@ -116,7 +124,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         layers: args.layers.clone(),
         pool: args.pool,
         pool_override: args.pool_override,
-        switches: args.switch.clone(),
+        switches: switches(args),
         contexts: args.context.clone(),
         sequences: args.sequences.map(|count| count as usize),
         batch: usize::from(args.batch),

@@ -75,7 +75,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         None => false,
     };
     let prompt = prompt(args, &run, text)?;
-    let stops = stops(args, text)?;
+    let stops = stops(args, text, run.model_config().vocab_size)?;
     let mut sampler = Sampler::new(args.temperature, args.top_p, random::stream(args.seed, SAMPLING, 0))?;
     let wanted = prompt.len() as u64 + u64::from(args.max_new);
     if wanted > u64::from(args.max_tokens) {
@@ -166,12 +166,12 @@ fn numbers(logits: Tensor<2>) -> Result<Vec<f32>, Failure> {
 fn prompt(args: &Args, run: &Run, text: bool) -> Result<Vec<i32>, Failure> {
     let kind =
         run.task().map_or("nothing that is known (it was imported)".to_string(), |task| format!("`{}`", task.kind()));
-    let bytes = match (&args.prompt, &args.prompt_file, &args.tokens) {
-        (None, None, None) => return Err("no prompt: give one by --prompt, --prompt-file or --tokens".into()),
-        (_, _, Some(ids)) => return token_ids(ids),
-        (Some(prompt), ..) => prompt.clone().into_bytes(),
-        (_, Some(path), _) => files::read(path)?,
-    };
+    if let Some(ids) = &args.tokens {
+        return token_ids(ids);
+    }
+    if args.prompt.is_none() && args.prompt_file.is_none() {
+        return Err("no prompt: give one by --prompt, --prompt-file or --tokens".into());
+    }
     if !text {
         return Err(format!(
             "{}: was trained on {kind}, whose tokens are no text; give token ids by --tokens",
@@ -179,6 +179,25 @@ fn prompt(args: &Args, run: &Run, text: bool) -> Result<Vec<i32>, Failure> {
         )
         .into());
     }
+    let bytes = match (&args.prompt, &args.prompt_file) {
+        (Some(prompt), _) => prompt.clone().into_bytes(),
+        // One byte is one token: of a file that is too long, no more is read than shows it.
+        (None, Some(path)) => {
+            let most = u64::from(args.max_tokens.saturating_sub(args.max_new));
+            let bytes = files::read_start(path, most.saturating_add(1))?;
+            if bytes.len() as u64 > most {
+                return Err(format!(
+                    "{}: the prompt has more than the {most} tokens that --max-tokens {} leaves beside {} new ones; raise it, or ask for less",
+                    path.display(),
+                    args.max_tokens,
+                    args.max_new
+                )
+                .into());
+            }
+            bytes
+        }
+        (None, None) => Vec::new(),
+    };
     if bytes.is_empty() {
         return Err("the prompt is empty; it must have at least one byte".into());
     }
@@ -197,7 +216,7 @@ fn token_ids(text: &str) -> Result<Vec<i32>, Failure> {
 }
 
 /// What ends the continuation: bytes of text, or token ids as lists of one.
-fn stops(args: &Args, text: bool) -> Result<Vec<Vec<i32>>, Failure> {
+fn stops(args: &Args, text: bool, vocabulary: Option<usize>) -> Result<Vec<Vec<i32>>, Failure> {
     let one = |stop: &String| -> Result<Vec<i32>, Failure> {
         if stop.is_empty() {
             return Err("--stop: an empty text would end everything at once".into());
@@ -206,6 +225,9 @@ fn stops(args: &Args, text: bool) -> Result<Vec<Vec<i32>>, Failure> {
             return Ok(stop.bytes().map(i32::from).collect());
         }
         let id = stop.parse::<i32>().map_err(|_| format!("--stop {stop:?}: the run writes token ids; give one"))?;
+        if let Some(vocabulary) = vocabulary.filter(|&ids| !usize::try_from(id).is_ok_and(|id| id < ids)) {
+            return Err(format!("--stop {id}: no such token; ids go from 0 to {}", vocabulary - 1).into());
+        }
         Ok(vec![id])
     };
     args.stop.iter().map(one).collect()

@@ -3,10 +3,13 @@
 //! A sequence's prompt is its first half, or up to its first target where that comes later; what follows is decoded. Logits inside the
 //! prompt stay those of a whole pass, for nobody reads them from a replay.
 
+use std::ops::Range;
+
 use burn::tensor::{DType, Device, Tensor};
 use csa2_infer::{decoder, exact_replay};
 use csa2_model::attention::{Cache, Context};
 use csa2_model::config::ModelConfig;
+use csa2_model::cost::Cost;
 use csa2_model::model::{Model, ModelOutput};
 use csa2_train::evaluate::tokens;
 use csa2_train::tasks::{Batch, NONE};
@@ -34,13 +37,38 @@ pub fn words(config: &ModelConfig, replay: usize, prompt: usize) -> String {
     let Ok(layers) = decoder(config) else { return String::new() };
     let (first, last, all) = (layers.start, layers.end - 1, config.layers.len());
     let left_out = prompt.saturating_sub(replay);
-    let saved = (layers.len() * left_out) as f64 / (all * prompt) as f64;
+    let passes = (layers.len() * left_out) as f64 / (all * prompt) as f64;
+    let operations = saved(config, &layers, replay, prompt);
+    let operations = operations.map_or(String::new(), |share| format!(" and {:.0}% of its operations", 100.0 * share));
     format!(
         "of prompts of {prompt} tokens, {left_out} do not go through the decoder (layers {first} to {last} of {all}), {:.0}% of a prompt's passes \
-         through layers; a replay is exact from {} tokens on",
-        100.0 * saved,
+         through layers{operations}; a replay is exact from {} tokens on",
+        100.0 * passes,
         exact_replay(config, &layers)
     )
+}
+
+/// Share of the operations of reading a prompt that a replay leaves out: those of the decoder's layers for the tokens before it, but for the
+/// entries that the first of them still makes. The head is not counted, for it reads the last token alone. None where the model has no
+/// vocabulary.
+fn saved(config: &ModelConfig, layers: &Range<usize>, replay: usize, prompt: usize) -> Option<f64> {
+    let all = Cost::of(config).ok()?;
+    let encoder = config.layers.below(layers.start).and_then(|below| {
+        let pool = config.pool.filter(|_| below.has_pool());
+        Cost::of(&ModelConfig { layers: below, pool, ..config.clone() }).ok()
+    });
+    let maker = format!("full@{}", config.layers.layers()[layers.start].ratio).parse().ok()?;
+    let maker = Cost::of(&ModelConfig { layers: maker, pool: None, ..config.clone() }).ok()?;
+    let work = |cost: &Cost, context: usize| {
+        let flops = cost.decode_flops(context as u64);
+        flops.unweighted() - flops.head
+    };
+    let left_out = |context: usize| {
+        let below = encoder.as_ref().map_or(0.0, |encoder| work(encoder, context));
+        work(&all, context) - below - 2.0 * maker.active_parameters().compressor as f64
+    };
+    let whole: f64 = (1..=prompt).map(|context| work(&all, context)).sum();
+    Some((1..=prompt.saturating_sub(replay)).map(left_out).sum::<f64>() / whole)
 }
 
 /// Logits of a batch as [`words`] says.
@@ -115,6 +143,11 @@ mod tests {
         assert!(
             told.starts_with("of prompts of 9 tokens, 6 do not go through the decoder (layers 1 to 2 of 3), 44% of")
         );
+        // Of nine tokens six leave out two of three layers, which have the read-outs of entries and the scores.
+        let share = saved(&config, &(1..3), 3, 9).unwrap();
+        assert!((0.40..0.50).contains(&share), "{share}");
+        assert!(told.contains(&format!("through layers and {:.0}% of its operations;", 100.0 * share)), "{told}");
+        assert!(saved(&config, &(1..3), 9, 9).unwrap() == 0.0);
         assert!(told.ends_with("exact from 5 tokens on"), "{told}");
     }
 

@@ -10,6 +10,9 @@ use super::nnls;
 
 /// How exactly questions about hulls are answered, relative to the hull's radius: its farthest point's distance from its mean. Where the
 /// points' own numbers are so large that rounding them is more than that, it counts in place of it.
+///
+/// Points are taken as known up to rounding: a direction in which all of them extend by no more than 64 units in the last place of the largest
+/// singular value, or 16 of the largest norm, is none, as flat points have such extents once they are computed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Precision {
     /// Singular values below this share of the largest are none.

@@ -6,7 +6,7 @@
 //!
 //! Tolerances are relative to the hull's radius. A direction in which the points extend less than [`Precision::rank`] of it counts as none:
 //! answers are those for the points without it, residuals and distances included. Faces, vertices and largest probabilities, for which
-//! it can be all that matters, are undecided then, unless rounding alone made it.
+//! it can be all that matters, are undecided then, unless it is no more than rounding, as [`Precision`] says.
 
 mod angles;
 mod concentration;

@@ -14,7 +14,9 @@ pub enum Largest {
     Found {
         /// The supremum over all queries.
         supremum: f64,
-        /// No query gives more: a bound from duality, equal to the supremum up to rounding.
+        /// No query gives more: a bound from duality, equal to the supremum up to rounding. Of the points up to rounding, too: what extends by
+        /// less than some 100 units in the last place of the hull's extent is taken for flat (see [`Precision`](super::Precision)), though
+        /// points that are meant to the last digit could be told apart there by a query of 10^14 or more.
         bound: f64,
         /// Whether some query gives it; otherwise queries only come near, along a direction.
         attained: bool,
@@ -33,8 +35,8 @@ pub enum Largest {
 }
 
 impl Family {
-    /// Whether entry `index` is a vertex of the hull: whether some linear functional exposes it, and entries equal to it, alone. None
-    /// where that is undecided.
+    /// Whether entry `index` is a vertex of the hull: whether some linear functional exposes it, and entries equal to it, alone; of the points
+    /// up to rounding (see [`Precision`](super::Precision)). None where that is undecided.
     ///
     /// # Errors
     /// When there is no such entry.

@@ -69,7 +69,9 @@ pub fn of_head(
         }
     }
     if let Some(other) = elsewhere {
-        gap.elsewhere = outputs(&read.values, &read.output, other)?.distance;
+        let other = outputs(&read.values, &read.output, other)?;
+        gap.elsewhere = other.distance;
+        gap.undecided += other.undecided;
     }
     Ok(gap)
 }

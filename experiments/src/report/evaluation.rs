@@ -15,7 +15,7 @@ use crate::results::write_atomic;
 use crate::stats::Estimate;
 
 /// What the mark of a setting means.
-const FOREIGN: &str = "† These weights were not trained in the model that they are measured in here";
+const FOREIGN: &str = "† Measured otherwise than trained";
 
 /// Writes `report.html` into `out`.
 ///
@@ -352,7 +352,7 @@ mod tests {
         let evaluation = sample();
         let text = table(&evaluation, 200);
         assert_eq!(text.matches("pool=4x2 †").count(), 2 * 2, "in both tables: {text}");
-        assert!(text.contains("† These weights were not trained in the model that they are measured in here: pool=4x2: weights trained with"), "{text}");
+        assert!(text.contains("† Measured otherwise than trained: pool=4x2: weights trained with"), "{text}");
         assert_eq!(text.matches("16*").count(), 2 * 2, "{text}");
         // A tag that only one length has is no column.
         assert!(text.contains("Accuracy by depth\n") && text.contains(" 9%") && !text.contains(" 16%"), "{text}");

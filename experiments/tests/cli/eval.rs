@@ -38,7 +38,7 @@ fn a_run_measures_what_it_measured_at_its_end() {
 fn a_bounded_replay_is_a_switch() {
     let lab = lab();
     let switched = |more: &[&str]| {
-        let told = lab.csa2(&[&["eval", SHARED, "--json", "--switch", "replay=7"], more].concat()).fine().json();
+        let told = lab.csa2(&[&["eval", SHARED, "--json", "--replay", "7"], more].concat()).fine().json();
         told["rows"].as_array().unwrap().clone()
     };
     let rows = switched(&["--switch", "replay=4", "--context", "40"]);
@@ -53,6 +53,7 @@ fn a_bounded_replay_is_a_switch() {
         assert!(whole["replay"].is_null());
         let told = rough["replay"].as_str().unwrap();
         assert!(told.contains("do not go through the decoder (layers 0 to 1 of 2)"), "{told}");
+        assert!(told.contains("% of its operations; a replay is exact from"), "{told}");
     }
     let page = fs::read_to_string(lab.path().join(SHARED).join("eval/report.html")).unwrap();
     assert!(page.contains("do not go through the decoder"));

@@ -54,7 +54,8 @@ fn what_cannot_be_is_refused() {
         (&["generate", SHARED, "--tokens", "1", "--max-tokens", "8", "--max-new", "8"], "more than --max-tokens 8"),
         (&["generate", SHARED, "--tokens", "1", "--max-tokens", "4294967295"], "bytes"),
         (&["generate", SHARED, "--tokens", "1", "--stop", "x"], "--stop \"x\""),
-        (&["generate", SHARED, "--prompt-file", "nothing.txt"], "nothing.txt"),
+        (&["generate", SHARED, "--tokens", "1", "--stop", "999"], "--stop 999: no such token; ids go from 0 to "),
+        (&["generate", SHARED, "--prompt-file", "nothing.txt"], "whose tokens are no text; give token ids by --tokens"),
     ] {
         let message = lab.csa2(arguments).refused();
         assert!(message.contains(expected), "{expected}: {message}");

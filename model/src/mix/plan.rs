@@ -105,6 +105,16 @@ impl LayerPlan {
         Self::from_specs(&specs).expect("who reads whose content and address does not depend on pools")
     }
 
+    /// The layers below `end` alone, with the pools that are searched there. None where there are no layers below it.
+    pub fn below(&self, end: usize) -> Option<Self> {
+        let below = &self.layers[..end.min(self.layers.len())];
+        let searched = |layer: usize| below.iter().any(|other| other.pool_from == Some(layer));
+        let specs = self.specs().enumerate().take(below.len());
+        let specs: Vec<LayerSpec> =
+            specs.map(|(layer, spec)| LayerSpec { pool: spec.pool && searched(layer), ..spec }).collect();
+        (!specs.is_empty()).then(|| Self::from_specs(&specs).expect("layers read from what is below them"))
+    }
+
     /// What the language says of each layer.
     fn specs(&self) -> impl Iterator<Item = LayerSpec> {
         self.layers.iter().map(|layer| LayerSpec {
@@ -270,6 +280,12 @@ mod tests {
         assert_eq!(mix.with_pools(true), plan("swa full reuse full@2+pool reindex reuse full reuse full+pool reindex"));
         assert_eq!(mix.with_pools(false), plan("swa full reuse full@2 reindex reuse full reuse full reindex"));
         assert!(!plan("swa full reuse").with_pools(true).has_pool());
+        // The layers below another one, with the pools that are searched among them.
+        let mix = plan("swa full+pool reindex full@2+pool reuse reindex");
+        assert_eq!(mix.below(0), None);
+        assert_eq!(mix.below(3), Some(plan("swa full+pool reindex")));
+        assert_eq!(mix.below(5), Some(plan("swa full+pool reindex full@2 reuse")));
+        assert_eq!(mix.below(99), Some(mix));
     }
 
     #[test]

@@ -200,7 +200,11 @@ fn of_a_hull_too_thin_to_see_no_face_is_told() {
         assert!(matches!(family.largest_probability(2).unwrap(), Largest::Undecided { .. }), "{thin}");
         assert_eq!(family.is_vertex(0).unwrap(), Some(true));
     }
-    // Without a query that tells it from the middle it is the middle.
+    // Rounding is no direction: flat points have as much once they are computed.
+    for rounding in [2e-15, 1e-16, 1e-20] {
+        let family = family(Entries::from_rows(&[[-1.0, 0.0], [1.0, 0.0], [0.0, rounding]]).unwrap());
+        assert_eq!(family.is_vertex(2).unwrap(), Some(false), "{rounding}");
+    }
     let family = family(Entries::from_rows(&[[-1.0, 0.0], [1.0, 0.0], [0.0, 0.0]]).unwrap());
     assert_eq!(family.is_vertex(2).unwrap(), Some(false));
 }
