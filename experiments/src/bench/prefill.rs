@@ -16,7 +16,7 @@ use crate::say::say;
 const LAYERS: &str = "swa (full@2 reuse)*2 full@1+pool reuse reindex reuse*2";
 
 fn config() -> Result<ModelConfig, BenchError> {
-    let base = include_str!("decode/base.toml");
+    let base = include_str!("prefill.toml");
     let text = format!("layers = '{LAYERS}'\npool = {{ blocks = 256, block_size = 8 }}\n{base}");
     toml::from_str(&text).map_err(|error| BenchError::Decode(error.to_string()))
 }

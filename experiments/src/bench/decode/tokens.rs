@@ -19,7 +19,7 @@ const TURN: usize = 10;
 const WARM_UP: usize = 2;
 
 /// Tokens that are made up at a time.
-const STEP: usize = 4096;
+const STEP: usize = 512;
 
 /// One mix at all contexts.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -175,7 +175,7 @@ mod tests {
                 // A group that is not complete is kept as f32 inputs, one for each layer that waits for it.
                 let layers = mix.config.layers.layers();
                 let waiting = layers.iter().filter(|layer| layer.mode.name() == "full" && layer.ratio == 2).count();
-                let waiting = waiting as u64 * (context % 2) * 128 * 4;
+                let waiting = waiting as u64 * (context % 2) * mix.config.d_model as u64 * 4;
                 let each: Vec<(u64, u64)> = layers
                     .iter()
                     .map(|layer| match layer.mode.name() {
