@@ -190,7 +190,9 @@ proptest! {
         let Reach::Reached { query, residual } = found else { panic!("{found:?}") };
         let o = family.readout().read(&query).unwrap().o;
         prop_assert!((norm(&minus(&o, &u)) - residual).abs() <= 1e-15 * instance.magnitude);
-        prop_assert!(residual <= 1e-10 * instance.magnitude, "{residual}");
+        // As `Precision` promises: relative to the radius. Of 60000 instances one, thin, is left with more than 1e-10 of the magnitude.
+        let promised = 1e-10 * family.hull().radius() + 1e-14 * instance.magnitude;
+        prop_assert!(residual <= promised, "{residual} {promised}");
         // In the directions of the hull: the tilt that it makes is made back by itself alone.
         let back = family.untilt(&family.readout().tilt(&query).unwrap()).unwrap().dq;
         prop_assert!(norm(&minus(&back, &query)) <= 1e-8 * norm(&query) + 1e-10 / instance.magnitude);
