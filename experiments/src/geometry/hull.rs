@@ -1,6 +1,6 @@
 //! Whether a point is in the convex hull of some points, how far outside it is, and what separates it.
 
-use faer::Mat;
+use faer::{Mat, MatRef};
 
 use super::entries::Entries;
 use super::error::{GeometryError, in_range, tolerance};
@@ -175,21 +175,37 @@ pub(super) struct Supporting {
     pub margin: f64,
 }
 
+impl Supporting {
+    /// The points that are below by more than `near`.
+    pub fn below(&self, near: f64) -> Vec<usize> {
+        (0..self.values.len()).filter(|&j| self.values[j] < -near).collect()
+    }
+
+    /// By how much the nearest of those is below.
+    pub fn gap(&self, near: f64) -> f64 {
+        self.values.iter().filter(|value| **value < -near).fold(f64::INFINITY, |least, value| least.min(-value))
+    }
+}
+
 /// The gap, `[d]`, without what rounding left in it along the face that the weights are on: near to the hull that share is large.
 fn across_face(from: &Mat<f64>, weights: &[f64], gap: &[f64]) -> Vec<f64> {
     let used: Vec<usize> = (0..weights.len()).filter(|&j| weights[j] > 0.0).collect();
     let Some((&first, others)) = used.split_first() else { return gap.to_vec() };
     let along = Mat::from_fn(gap.len(), others.len(), |i, k| from[(others[k], i)] - from[(first, i)]);
-    let along = along.qr().compute_thin_Q();
-    let mut rest = gap.to_vec();
+    without(along.qr().compute_thin_Q().as_ref(), gap)
+}
+
+/// What of a vector, `[d]`, is orthogonal to orthonormal columns, `[d, k]`: to the last bit of itself.
+pub(super) fn without(columns: MatRef<'_, f64>, vector: &[f64]) -> Vec<f64> {
+    let mut rest = vector.to_vec();
     for _ in 0..2 {
-        let within = times(along.as_ref(), &transpose_times(along.as_ref(), &rest));
+        let within = times(columns, &transpose_times(columns, &rest));
         rest.iter_mut().zip(within).for_each(|(rest, within)| *rest -= within);
     }
     rest
 }
 
-fn row(matrix: &Mat<f64>, j: usize) -> Vec<f64> {
+pub(super) fn row(matrix: &Mat<f64>, j: usize) -> Vec<f64> {
     matrix.row(j).iter().copied().collect()
 }
 
@@ -197,7 +213,7 @@ fn row(matrix: &Mat<f64>, j: usize) -> Vec<f64> {
 ///
 /// They are, up to their sum, the coefficients >= 0 with which the columns `(row_j, s)` come nearest to `(0, s)`, whatever the length s > 0
 /// is.
-fn nearest(metric: &Mat<f64>, s: f64) -> Vec<f64> {
+pub(super) fn nearest(metric: &Mat<f64>, s: f64) -> Vec<f64> {
     let (n, r) = (metric.nrows(), metric.ncols());
     let columns = Mat::from_fn(r + 1, n, |i, j| if i < r { metric[(j, i)] / s } else { 1.0 });
     let mut goal = vec![0.0; r + 1];

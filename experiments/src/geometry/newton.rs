@@ -106,7 +106,10 @@ const TILT: f64 = 5.0;
 /// value's last digit is too coarse to tell, one that makes the gradient smaller.
 fn search(x: MatRef<'_, f64>, log_prior: &[f64], here: &Place, step: &[f64], trust: &mut f64) -> Option<Place> {
     let slope = dot(step, &here.gradient);
-    let grain = 4.0 * f64::EPSILON * here.value.abs().max(1.0);
+    // The value is no finer than the tilts in it, which are sums of products that can be larger than they are.
+    let products = |row: usize| (0..x.ncols()).map(|i| (here.q[i] * x[(row, i)]).abs()).sum::<f64>();
+    let coarsest: f64 = here.p.iter().enumerate().map(|(row, p)| p * products(row)).sum();
+    let grain = 4.0 * f64::EPSILON * (here.value.abs().max(1.0) + coarsest);
     let tilts = times(x, step);
     let range = tilts.iter().fold(f64::NEG_INFINITY, |most, tilt| tilt.max(most))
         - tilts.iter().fold(f64::INFINITY, |least, tilt| tilt.min(least));

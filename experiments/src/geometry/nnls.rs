@@ -11,7 +11,7 @@ use super::linalg::{dot, norm, times, transpose_times};
 pub struct Solved {
     /// Coefficients, `[columns]`, none negative.
     pub x: Vec<f64>,
-    /// `b - A x`, `[rows]`.
+    /// `b - A x`, `[rows]`, without what rounding of x left of the columns in use: orthogonal to them up to its own rounding, however small it is.
     pub residual: Vec<f64>,
 }
 
@@ -136,12 +136,13 @@ pub fn solve(a: MatRef<'_, f64>, b: &[f64], noise: f64) -> Solved {
     let mut state = vec![0_u8; columns];
     let mut residual = b.to_vec();
     for _ in 0..10 * columns + 100 {
-        if norm(&residual) <= 1e-15 * goal {
+        let size = norm(&residual);
+        if size <= 1e-15 * goal {
             break;
         }
         let pull = transpose_times(a, &residual);
         let strength = |j: usize| pull[j] / sizes[j];
-        let free = (0..columns).filter(|&j| state[j] == 0 && usable(j) && strength(j) > 4e-15 * goal);
+        let free = (0..columns).filter(|&j| state[j] == 0 && usable(j) && strength(j) > 4e-15 * size);
         let Some(enter) = free.max_by(|&i, &j| strength(i).total_cmp(&strength(j))) else { break };
         if !factors.push(&column(a, enter), b, noise) {
             state[enter] = 2;
@@ -177,8 +178,7 @@ pub fn solve(a: MatRef<'_, f64>, b: &[f64], noise: f64) -> Solved {
     for (&j, &x) in used.iter().zip(&x) {
         all[j] = x;
     }
-    let made = times(a, &all);
-    Solved { x: all, residual: b.iter().zip(made).map(|(b, made)| b - made).collect() }
+    Solved { x: all, residual }
 }
 
 fn column(a: MatRef<'_, f64>, j: usize) -> Vec<f64> {

@@ -5,7 +5,7 @@ use faer::{Mat, MatRef};
 use super::entries::Entries;
 use super::error::GeometryError;
 use super::frame::Frame;
-use super::hull::{Hull, Precision};
+use super::hull::{Hull, Precision, Supporting, nearest, row, without};
 use super::interior::Interior;
 use super::linalg::{norm, normalise, times, transpose_times};
 use super::nnls;
@@ -13,9 +13,55 @@ use super::nnls;
 /// A functional v, `[d]`, with `<v, c_j - u> <= 0` for the points seen from u, `metric` `[n, r]`, and less for some; rounding alone where
 /// there is none, because u is in the relative interior of the hull.
 ///
+/// With it weights, `[n]`, all above 0: their mean is u where the functional is no more than rounding.
+///
 /// In the points' own metric, for rounding is as small as their numbers there, while white coordinates would blow it up.
-pub(super) fn functional(frame: &Frame, metric: &Mat<f64>, noise: f64) -> Vec<f64> {
-    times(frame.basis.as_ref(), &combination(metric.as_ref(), noise).0)
+pub(super) fn functional(frame: &Frame, metric: &Mat<f64>, noise: f64) -> (Vec<f64>, Vec<f64>) {
+    let (functional, weights) = combination(metric.as_ref(), noise);
+    (times(frame.basis.as_ref(), &functional), weights)
+}
+
+/// A supporting functional at u that starts from `functional`, if there is one.
+fn supporting(hull: &Hull, from: &Mat<f64>, functional: &[f64], noise: f64) -> Option<Supporting> {
+    // The few points that it was found from can be almost in one line; then their rounding decides what it is across the line.
+    let flattened = || hull.supports(from, &flattened(from, functional, noise)?);
+    let found = hull.supports(from, functional).or_else(flattened)?;
+    // Points can be below it by next to nothing, though another functional has them far below.
+    let near = hull.near();
+    let (below, gap) = (found.below(near), found.gap(near));
+    if gap > 1e-3 * hull.frame.radius {
+        return Some(found);
+    }
+    let wide = widened(from, &below, noise).and_then(|functional| hull.supports(from, &functional));
+    Some(wide.filter(|wide| wide.below(near) == below && wide.gap(near) > gap).unwrap_or(found))
+}
+
+/// The functional made 0 on all points on which it nearly is. None where that leaves little of it.
+fn flattened(from: &Mat<f64>, functional: &[f64], noise: f64) -> Option<Vec<f64>> {
+    let values = times(from.as_ref(), functional);
+    let lowest = values.iter().copied().fold(0.0, f64::min);
+    let face: Vec<usize> = (0..values.len()).filter(|&j| values[j] > 1e-6 * lowest).collect();
+    let rest = without(span(from, &face, noise)?.as_ref(), functional);
+    (norm(&rest) > 0.5 * norm(functional)).then_some(rest)
+}
+
+/// The functional that has the nearest of some points as far below as can be, and is 0 on all others.
+fn widened(from: &Mat<f64>, below: &[usize], noise: f64) -> Option<Vec<f64>> {
+    let face: Vec<usize> = (0..from.nrows()).filter(|j| !below.contains(j)).collect();
+    let span = span(from, &face, noise)?;
+    let rows: Vec<Vec<f64>> = below.iter().map(|&j| without(span.as_ref(), &row(from, j))).collect();
+    let across = Mat::from_fn(rows.len(), from.ncols(), |j, i| rows[j][i]);
+    let farthest = rows.iter().map(|row| norm(row)).fold(0.0, f64::max);
+    let nearest = transpose_times(across.as_ref(), &nearest(&across, farthest));
+    Some(nearest.iter().map(|value| -value).collect())
+}
+
+/// Orthonormal columns, `[d, k]`, that span some of the points seen from u, up to rounding.
+fn span(from: &Mat<f64>, points: &[usize], noise: f64) -> Option<Mat<f64>> {
+    let columns = Mat::from_fn(from.ncols(), points.len(), |i, k| from[(points[k], i)]);
+    let svd = columns.thin_svd().ok()?;
+    let rank = svd.S().column_vector().iter().filter(|size| **size > 64.0 * noise).count();
+    Some(svd.U().subcols(0, rank).to_owned())
 }
 
 /// That functional, and weights above 0 whose mean is 0 where it is not one; rounding may have moved a point by `noise`.
@@ -79,8 +125,8 @@ pub(super) fn face(points: &Entries, u: &[f64], precision: Precision) -> Result<
         let metric = hull.frame.metric(&from);
         let x = hull.frame.whiten(&metric);
         let proof = Interior::new(&hull.frame, &from, &x);
-        let (functional, weights) = combination(metric.as_ref(), proof.noise);
-        if let Some(found) = hull.supports(&from, &times(hull.frame.basis.as_ref(), &functional)) {
+        let (functional, weights) = functional(&hull.frame, &metric, proof.noise);
+        if let Some(found) = supporting(&hull, &from, &functional, proof.noise) {
             let values = members.iter().zip(&found.values).map(|(&j, value)| (j, value * hull.frame.unit()));
             let (left, kept): (Vec<_>, Vec<_>) = values.partition(|(_, value)| *value < -level);
             if left.is_empty() {

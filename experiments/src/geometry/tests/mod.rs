@@ -10,6 +10,7 @@ mod statements;
 use faer::Mat;
 
 use super::linalg::{dot, minus, norm};
+use super::support::{Face, face};
 use super::*;
 
 /// The worked example.
@@ -68,6 +69,53 @@ fn near(found: &[f64], expected: &[f64], by: f64) {
     for (one, other) in found.iter().zip(expected) {
         assert!((one - other).abs() <= by, "{found:?} is not {expected:?}");
     }
+}
+
+/// Rounding of a query's logits: sums whose terms can be much larger than they are, where the hull is thin and the query long.
+fn grain(readout: &ReadOut, q: &[f64]) -> f64 {
+    let terms = |c: &[f64]| c.iter().zip(q).map(|(c, q)| (c * q).abs()).sum::<f64>();
+    f64::EPSILON * readout.scale() * readout.points().rows().map(terms).fold(0.0, f64::max)
+}
+
+/// How far from its target an output may be that has reached it.
+fn enough(family: &Family, magnitude: f64) -> f64 {
+    Precision::DEFAULT.reach * family.hull().radius() + 1e-14 * magnitude
+}
+
+/// The thinnest direction of the hull as a share of its widest.
+fn thickness(family: &Family) -> f64 {
+    let spread = &family.hull().frame.spread;
+    spread.last().map_or(1.0, |thinnest| thinnest / spread[0])
+}
+
+/// The query that reaches a target in the relative interior. None only where rounding its logits, which one over the thickness makes large
+/// (for differences up to some 60, beside a sink of 40), explains that no output was near enough.
+fn reached_by(family: &Family, u: &[f64], magnitude: f64) -> Option<Vec<f64>> {
+    let found = family.reach(u).unwrap();
+    match found {
+        Reach::Reached { query, residual } => {
+            let o = family.readout().read(&query).unwrap().o;
+            assert!(residual <= enough(family, magnitude), "{residual}");
+            assert!((norm(&minus(&o, u)) - residual).abs() <= 1e-15 * magnitude);
+            Some(query)
+        }
+        Reach::Undecided { residual, .. } if residual <= 4e-14 / thickness(family) * family.hull().radius() => None,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The largest probability of an entry. None only where an entry is left out of its face by so little that no query in f64 shows it.
+fn largest(family: &Family, index: usize) -> Option<Largest> {
+    let points = family.readout().points();
+    let found = family.largest_probability(index).unwrap();
+    if matches!(found, Largest::Found { .. }) {
+        return Some(found);
+    }
+    let face = face(points, points.row(index), Precision::DEFAULT).unwrap();
+    let Face::Found { exposed, .. } = &face else { panic!("{face:?}") };
+    let least = exposed.iter().flat_map(|step| &step.left).fold(f64::INFINITY, |least, (_, value)| least.min(-value));
+    assert!(least < 1e-8 * family.hull().radius(), "{found:?} {face:?}");
+    None
 }
 
 fn family(points: Entries) -> Family {
