@@ -45,8 +45,8 @@ impl HeadGap {
     }
 }
 
-/// How far `head` is from what its twin reads, `target`, and from what the twin reads for another query, `elsewhere`. `twin` is that of a
-/// twin run.
+/// How far `head` is from what its twin reads, `target`, and from what the twin reads for another query, `elsewhere`; none where it has no twin.
+/// `twin` is that of a twin run.
 ///
 /// # Errors
 /// When a number is not finite.
@@ -54,11 +54,14 @@ pub fn of_head(
     seat: &Seat,
     head: usize,
     twin: Option<&Seat>,
-    target: &[f64],
+    target: Option<&[f64]>,
     elsewhere: Option<&[f64]>,
 ) -> Result<HeadGap, GeometryError> {
     let read = seat.read(head, &seat.selected)?;
-    let mut gap = outputs(&read.values, &read.output, target)?;
+    let mut gap = match target {
+        Some(target) => outputs(&read.values, &read.output, target)?,
+        None => HeadGap::default(),
+    };
     gap.operator = relative(&read.output, &seat.output(head));
     if let Some(twin) = twin {
         // The twin's weights over the same tokens and entries.

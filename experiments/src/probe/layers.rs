@@ -124,8 +124,12 @@ impl Layers {
     ) -> Result<Glance, ProbeError> {
         let (tokens, config) = (self.tokens(), self.run.model_config());
         let late: Vec<usize> = (tokens / 2..tokens).collect();
-        let mut glance =
-            Glance { views: Vec::new(), inputs: Vec::new(), positions: drawn(&late, queries, seed, number as u64) };
+        let mut glance = Glance {
+            views: Vec::new(),
+            inputs: Vec::new(),
+            positions: drawn(&late, queries, seed, number as u64),
+            right: None,
+        };
         let mut shared = Shared::default();
         let all = match &self.inputs {
             Inputs::Drawn { .. } => Some(noise([1, tokens, config.d_model], seed, number, device)),

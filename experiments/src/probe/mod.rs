@@ -155,7 +155,8 @@ fn collect(
     let progress = Progress::new((extent.sequences * seq) as u64, 0);
     let mut sums = Sums::default();
     for glance in source.glances(extent, &options.device) {
-        let Glance { views, inputs, positions } = glance?;
+        let Glance { views, inputs, positions, right } = glance?;
+        sums.answered(positions.len(), right);
         for (view, input) in views.iter().zip(inputs).filter(|(view, _)| view.selects()) {
             let twin_view = match (twin.and_then(|twin| twin.layer(view.layer)), &twin_cx) {
                 (Some(attention), Some(cx)) => {
@@ -166,6 +167,8 @@ fn collect(
                 }
                 _ => None,
             };
+            // Of a twin run whose layer is no twin, nothing is compared: another kind of twin would give numbers that mean something else.
+            let compared = twin.is_none() || twin_view.is_some();
             for place in 0..positions.len() {
                 if stop.load(Ordering::Relaxed) {
                     progress.finish();
@@ -173,9 +176,9 @@ fn collect(
                 }
                 let seat = |place: usize| (view.seat(place), twin_view.as_ref().map(|twin| twin.seat(place)));
                 let next = (place + 1) % positions.len();
-                let elsewhere = (next != place).then(|| seat(next));
+                let elsewhere = (compared && next != place).then(|| seat(next));
                 let (here, twin) = seat(place);
-                one(view, &here, twin.as_ref(), elsewhere.as_ref(), &mut sums).map_err(|error| {
+                one(view, &here, compared, twin.as_ref(), elsewhere.as_ref(), &mut sums).map_err(|error| {
                     ProbeError::Geometry {
                         run: options.run.display().to_string(),
                         layer: view.layer,
@@ -193,7 +196,7 @@ fn collect(
     Ok(sums)
 }
 
-/// What the twin of `seat` reads for `head`: the twin run's layer, or where there is none the layer itself at the address `fresh`.
+/// What the twin of `seat` reads for `head`: the twin run's layer, or without such a run the layer itself at the address `fresh`.
 fn target(seat: &Seat, twin: Option<&Seat>, head: usize, fresh: &[usize]) -> Result<Vec<f64>, GeometryError> {
     match twin {
         Some(twin) => Ok(twin.read(head, &twin.selected)?.output),
@@ -209,10 +212,11 @@ fn whole(view: &LayerView, seat: &Seat) -> Result<(Vec<Vec<f64>>, Vec<usize>), G
     Ok((everything, fresh))
 }
 
-/// Measures one query of one layer; `elsewhere` is another query of the sequence, with its twin.
+/// Measures one query of one layer, with its twin where it is `compared`; `elsewhere` is another query of the sequence, with its twin.
 fn one(
     view: &LayerView,
     seat: &Seat,
+    compared: bool,
     twin: Option<&Seat>,
     elsewhere: Option<&(Seat, Option<Seat>)>,
     sums: &mut Sums,
@@ -235,7 +239,7 @@ fn one(
         sums.layer(view.layer, "tilt_cosine_smallest", smallest);
     }
     let targets = |head: usize| -> Result<_, GeometryError> {
-        let here = target(seat, twin, head, &fresh)?;
+        let here = compared.then(|| target(seat, twin, head, &fresh)).transpose()?;
         let other = elsewhere.map(|(other, twin)| target(other, twin.as_ref(), head, &fresh_elsewhere)).transpose()?;
         Ok((here, other))
     };
@@ -244,7 +248,10 @@ fn one(
         .enumerate()
         .map(|(head, everything)| {
             let (here, other) = targets(head)?;
-            Ok((measures::head(seat, head, everything)?, gaps::of_head(seat, head, twin, &here, other.as_deref())?))
+            Ok((
+                measures::head(seat, head, everything)?,
+                gaps::of_head(seat, head, twin, here.as_deref(), other.as_deref())?,
+            ))
         })
         .collect::<Result<_, GeometryError>>()?;
     let mut together: BTreeMap<&'static str, (f64, usize)> = BTreeMap::new();

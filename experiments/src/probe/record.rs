@@ -13,7 +13,7 @@ use super::{Extent, Options, ProbeError};
 use crate::report::csv_field;
 
 /// Version of the file's form.
-const SCHEMA: u32 = 2;
+const SCHEMA: u32 = 3;
 
 /// A mean over sequences, each of them the mean of its queries.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -56,7 +56,7 @@ pub struct LayerRecord {
     pub content_from: Option<usize>,
     /// The layer whose address it reads.
     pub address_from: Option<usize>,
-    /// Whether the twin run has a full layer here.
+    /// Whether the twin run has a full layer here, so that the two are compared.
     pub has_twin: bool,
     /// Measures of the layer.
     pub measures: Measures,
@@ -132,6 +132,8 @@ pub struct ProbeRecord {
     pub queries_per_sequence: usize,
     /// By which they were drawn.
     pub seed: u64,
+    /// Share of these queries in which the model's most likely token is the target; none for layers alone.
+    pub accuracy: Option<f64>,
     /// The twin; none where it is the layer itself with a fresh address.
     pub twin: Option<TwinRecord>,
     /// The layers that read selected entries.
@@ -200,6 +202,7 @@ pub(super) fn record(
         evaluation_sequences: source.sequences().map(|(there, _)| there),
         queries_per_sequence: extent.queries,
         seed: extent.seed,
+        accuracy: sums.accuracy(),
         twin: twin.map(|twin| TwinRecord {
             run: twin.folder.display().to_string(),
             step: twin.step,

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use burn::tensor::{DType, Device, Tensor};
+use burn::tensor::{DType, Device, Tensor, TensorReadError};
 use csa2_model::attention::Context;
 use csa2_model::config::ModelConfig;
 use csa2_model::model::Model;
@@ -31,6 +31,8 @@ pub(super) struct Glance {
     pub inputs: Vec<Tensor<3>>,
     /// The positions that are looked at.
     pub positions: Vec<usize>,
+    /// In how many of them the model's most likely token is the target; none for layers alone.
+    pub right: Option<usize>,
 }
 
 impl Source {
@@ -154,7 +156,8 @@ impl Source {
                 Box::new(sample(&*subject.task, seed, sequences, 1).enumerate().map(move |(number, batch)| {
                     let positions = positions(&batch, queries, seed, number as u64);
                     let output = model.forward(tokens(&batch, &device), &cx);
-                    let mut glance = Glance { views: Vec::new(), inputs: Vec::new(), positions };
+                    let right = Some(right(&output.logits, &batch, &positions)?);
+                    let mut glance = Glance { views: Vec::new(), inputs: Vec::new(), positions, right };
                     for (block, trace) in model.layers().iter().zip(output.traces) {
                         let (config, positions) = (subject.run.model_config(), &glance.positions);
                         let attention = block.attention();
@@ -172,6 +175,12 @@ impl Source {
             }
         }
     }
+}
+
+/// In how many of the positions of a sequence the largest of the logits `[1, S, vocabulary]` is that of the target.
+fn right(logits: &Tensor<3>, batch: &Batch, positions: &[usize]) -> Result<usize, TensorReadError> {
+    let answers: Vec<i64> = logits.clone().argmax(2).try_into_data()?.convert::<i64>().iter().collect();
+    Ok(positions.iter().filter(|&&at| answers[at] == i64::from(batch.targets[at])).count())
 }
 
 /// Positions of a sequence with a target, `count` of them at most, drawn by `seed` and the number of the sequence.

@@ -60,12 +60,25 @@ pub struct Sums {
     spectra: BTreeMap<(usize, usize), (Vec<f64>, usize)>,
     /// Questions about hulls and families that no certificate answered.
     pub undecided: usize,
+    /// Queries, and how many of them the model answers right; none for layers alone.
+    answers: Option<(usize, usize)>,
 }
 
 impl Sums {
     /// The sequence at hand ends.
     pub fn end(&mut self) {
         self.values.values_mut().for_each(Values::end);
+    }
+
+    /// Counts the queries of a sequence of which `right` are answered right.
+    pub fn answered(&mut self, queries: usize, right: Option<usize>) {
+        let (all, so_far) = self.answers.unwrap_or_default();
+        self.answers = right.map(|right| (all + queries, so_far + right));
+    }
+
+    /// Share of the queries that are answered right.
+    pub fn accuracy(&self) -> Option<f64> {
+        self.answers.filter(|(all, _)| *all > 0).map(|(all, right)| right as f64 / all as f64)
     }
 
     /// Adds a value of a layer.

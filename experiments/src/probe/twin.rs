@@ -1,4 +1,4 @@
-//! A run that makes afresh what the probed one reuses.
+//! A run that makes afresh what the probed one reuses. Where both are full its layer is a yardstick: as far apart are two layers that lack nothing.
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +15,7 @@ pub(super) struct Twin {
     pub(super) folder: PathBuf,
     pub(super) step: u64,
     pub(super) config: ModelConfig,
-    /// Its layers by number, where they are `full` and the probed run's are not.
+    /// Its layers by number, where they are `full` with entries of as many tokens.
     layers: Vec<(usize, Attention)>,
 }
 
@@ -61,13 +61,19 @@ impl Twin {
             return Err(unlike("its rotary frequencies are others; a twin has the same".into()));
         }
         let mut layers = Vec::new();
+        let mut lacking = 0;
         for (own, other) in model.layers.layers().iter().zip(config.layers.layers()) {
             let lacks = matches!(own.mode, Mode::Reuse | Mode::Reindex | Mode::Stale);
-            if probed(own.index) && lacks && other.mode == Mode::Full && own.ratio == other.ratio {
+            if probed(own.index)
+                && (lacks || own.mode == Mode::Full)
+                && other.mode == Mode::Full
+                && own.ratio == other.ratio
+            {
+                lacking += usize::from(lacks);
                 layers.push((own.index, run.attention(own.index, device).map_err(ProbeError::Twin)?));
             }
         }
-        if layers.is_empty() {
+        if lacking == 0 {
             return Err(unlike(format!(
                 "of its mix `{}` no layer is `full` with the same ratio where the probed run's `{}` reads what another layer made",
                 config.layers, model.layers

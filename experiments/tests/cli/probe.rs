@@ -89,7 +89,13 @@ fn a_twin_makes_anew_what_the_run_reuses() {
     let lab = lab();
     let told = lab.csa2(&["probe", RUN, "--twin", FULL, "--json"]).fine().json();
     let has = |number| layer(&told, number)["has_twin"].as_bool().unwrap();
-    assert_eq!([has(0), has(1), has(2)], [false, true, true]);
+    // Where both are full the two are compared, too: as far apart are layers that lack nothing.
+    assert_eq!([has(0), has(1), has(2)], [true, true, true]);
+    assert!(mean(layer(&told, 0), Some(0), "hull_distance") > 0.0);
+    let accuracy = told["accuracy"].as_f64().unwrap();
+    assert!((0.0..=1.0).contains(&accuracy), "{accuracy}");
+    let page = fs::read_to_string(lab.path().join(RUN).join("probe/report.html")).unwrap();
+    assert!(page.contains("The yardstick is what a full layer of this run has in reach"), "{page}");
     for number in [1, 2] {
         let layer = layer(&told, number);
         let cosine = mean(layer, None, "tilt_cosine_mean");
@@ -100,6 +106,16 @@ fn a_twin_makes_anew_what_the_run_reuses() {
     // The run as its own twin: nothing of it is full where it reuses.
     let own = lab.csa2(&["probe", RUN, "--twin", RUN]).refused();
     assert!(own.contains("no layer is `full` with the same ratio"), "{own}");
+    // A layer without a twin is compared with nothing: an address of its own would be another kind of twin under the same names.
+    let other = edited("layers = \"swa*2\"", "layers = \"swa full full\"")
+        .replace("layers = \"full reuse\"", "layers = \"full reuse*2\"");
+    lab.write("other.toml", &other);
+    lab.csa2(&["ablate", "other.toml", "--out", "other"]).fine();
+    let told = lab.csa2(&["probe", RUN, "--twin", "other/windows/seed-0", "--json"]).fine().json();
+    assert_eq!(layer(&told, 0)["has_twin"], false);
+    let measures = &layer(&told, 0)["heads"][0]["measures"];
+    assert!(measures.get("hull_distance").is_none() && measures.get("operator_difference").is_some(), "{measures}");
+    assert!(mean(layer(&told, 1), Some(0), "hull_distance") > 0.0);
 }
 
 /// A run whose values are not rotated: the derivative is as skew as the probe says that it would be.

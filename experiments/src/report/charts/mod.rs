@@ -27,7 +27,7 @@ pub use decode::{decode, decode_styles};
 pub use evaluation::{evaluation, evaluation_styles};
 pub use heat::{HeatCell, HeatMap, heat_map};
 pub use plot::{Marker, Style, Styles};
-pub use probe::{probe, probe_styles};
+pub use probe::{DIFFERENT, probe, probe_styles};
 pub use rows::joint;
 pub use trade::{trade_offs, trade_styles};
 

@@ -6,8 +6,11 @@ use super::axis::Axis;
 use super::plot::{Frame, INK, MUTED, Marker, Style, Styles, UNIT, draw, text_width};
 use super::rows::bar;
 use super::{Figure, Layout, SIZE};
-use crate::probe::{LayerRecord, ProbeRecord};
+use crate::probe::{LayerRecord, Mean, ProbeRecord};
 use crate::report::ReportError;
+
+/// Two layers whose outputs have a cosine below this, interval included, are called different: a convention.
+pub const DIFFERENT: f64 = 0.9;
 
 /// Height of a row in pixels.
 const ROW: i32 = 40;
@@ -21,10 +24,9 @@ const PARTS: [(&str, &str); 4] = [
 ];
 
 /// Distances of the twin's output.
-const DISTANCES: [(&str, &str); 3] = [
-    ("from the hull of the layer's points", "hull_distance"),
-    ("the same, of another query's output", "hull_distance_elsewhere"),
-    ("from what the layer reads", "output_difference"),
+const DISTANCES: [(&str, &str); 2] = [
+    ("the twin's output for the query", "hull_distance"),
+    ("the twin's output for another query", "hull_distance_elsewhere"),
 ];
 
 /// The look of a distance.
@@ -44,17 +46,18 @@ pub fn probe_styles(record: &ProbeRecord) -> Styles {
 
 /// All figures of a probe.
 pub fn probe(record: &ProbeRecord) -> Result<Vec<Figure>, ReportError> {
-    Ok(vec![masses(record)?, spectra(record)?, distances(record)?])
+    let alike = alike(record)?;
+    Ok(alike.into_iter().chain([masses(record)?, distances(record)?, spectra(record)?]).collect())
 }
 
-fn frame<'a>(title: &'a str, layers: &[LayerRecord], x: Axis, x_title: &'a str) -> Frame<'a> {
-    let widest = layers.iter().map(|layer| text_width(&layer.name())).max().unwrap_or(0);
+fn frame<'a>(title: &'a str, rows: &[String], x: Axis, x_title: &'a str) -> Frame<'a> {
+    let widest = rows.iter().map(|name| text_width(name)).max().unwrap_or(0);
     Frame {
         title,
-        size: (SIZE.0, 26 + 44 + ROW * layers.len().max(2) as i32),
+        size: (SIZE.0, 26 + 44 + ROW * rows.len().max(2) as i32),
         sides: (widest + 14, 18),
         x,
-        y: Axis::rows(layers.len()),
+        y: Axis::rows(rows.len()),
         x_title,
         y_title: "",
     }
@@ -63,8 +66,9 @@ fn frame<'a>(title: &'a str, layers: &[LayerRecord], x: Axis, x_title: &'a str) 
 fn masses(record: &ProbeRecord) -> Result<Figure, ReportError> {
     let title = "Where attention goes";
     let layers = &record.layers;
+    let names: Vec<String> = layers.iter().map(LayerRecord::name).collect();
     let svg = draw(
-        &frame(title, layers, Axis::linear(&[0.0, 1.0], (0.0, 1.0)), "share of the attention over everything visible"),
+        &frame(title, &names, Axis::linear(&[0.0, 1.0], (0.0, 1.0)), "share of the attention over everything visible"),
         |canvas| {
             for (row, layer) in layers.iter().enumerate() {
                 let height = -(row as f64);
@@ -166,43 +170,104 @@ fn spectra(record: &ProbeRecord) -> Result<Figure, ReportError> {
     })
 }
 
-fn distances(record: &ProbeRecord) -> Result<Figure, ReportError> {
-    let title = "Distance of the twin's output from what the layer can read";
-    let layers: Vec<LayerRecord> =
-        record.layers.iter().filter(|layer| record.twin.is_none() || layer.has_twin).cloned().collect();
-    let ends = layers.iter().flat_map(|layer| {
-        DISTANCES.iter().filter_map(|(_, name)| layer.mean(name)).map(|mean| mean.mean + mean.half_width.unwrap_or(0.0))
-    });
-    let values: Vec<f64> = [0.0, 1.0].into_iter().chain(ends).collect();
-    let svg = draw(
-        &frame(title, &layers, Axis::linear(&values, (0.0, f64::INFINITY)), "distance as a share of the twin's output"),
-        |canvas| {
-            let (_, top, _, bottom) = canvas.bounds;
-            let origin = canvas.at(1.0, 0.0).0;
-            canvas.line(vec![(origin, top), (origin, bottom)], MUTED, 1.2, Some((4, 4)))?;
-            for (row, layer) in layers.iter().enumerate() {
-                let y = canvas.at(0.0, -(row as f64)).1;
-                canvas.text((canvas.bounds.0 - 8 * UNIT, y), &layer.name(), HPos::Right, VPos::Center, INK)?;
-                for (index, (_, name)) in DISTANCES.iter().enumerate() {
-                    let Some(mean) = layer.mean(name) else { continue };
-                    let style = mark(index);
-                    let height = -(row as f64) + [0.2, 0.0, -0.2][index];
-                    if let Some(half) = mean.half_width {
-                        let (low, high) = (mean.mean - half, mean.mean + half);
-                        let end = |value: f64| (canvas.at(value, height), !canvas.holds_x(value));
-                        bar(canvas, end(low), end(high), style.colour)?;
-                    }
-                    canvas.marker(canvas.at(mean.mean, height), &style, 4.5)?;
-                }
+/// A mean with its interval in a row.
+struct Dot {
+    row: f64,
+    mean: Mean,
+    style: Style,
+}
+
+/// Rows with means and intervals, and a dashed line at `marked`.
+fn dots(
+    title: &str,
+    x_title: &str,
+    rows: &[String],
+    dots: &[Dot],
+    shown: &[f64],
+    marked: Option<f64>,
+) -> Result<String, ReportError> {
+    let half = |dot: &Dot| dot.mean.half_width.unwrap_or(0.0);
+    let ends = dots.iter().flat_map(|dot| [dot.mean.mean - half(dot), dot.mean.mean + half(dot)]);
+    let values: Vec<f64> = shown.iter().copied().chain(ends).collect();
+    draw(&frame(title, rows, Axis::linear(&values, (f64::NEG_INFINITY, f64::INFINITY)), x_title), |canvas| {
+        let (_, top, _, bottom) = canvas.bounds;
+        if let Some(marked) = marked {
+            let at = canvas.at(marked, 0.0).0;
+            canvas.line(vec![(at, top), (at, bottom)], MUTED, 1.2, Some((4, 4)))?;
+        }
+        for (row, name) in rows.iter().enumerate() {
+            let y = canvas.at(0.0, -(row as f64)).1;
+            canvas.text((canvas.bounds.0 - 8 * UNIT, y), name, HPos::Right, VPos::Center, INK)?;
+        }
+        for dot in dots {
+            let end = |value: f64| (canvas.at(value, -dot.row), !canvas.holds_x(value));
+            if half(dot) > 0.0 {
+                bar(canvas, end(dot.mean.mean - half(dot)), end(dot.mean.mean + half(dot)), dot.style.colour)?;
             }
-            Ok(())
-        },
-    )?;
-    Ok(Figure {
+            canvas.marker(canvas.at(dot.mean.mean, -dot.row), &dot.style, 4.5)?;
+        }
+        Ok(())
+    })
+}
+
+/// How alike the outputs of layers with one address are; none without such layers.
+fn alike(record: &ProbeRecord) -> Result<Option<Figure>, ReportError> {
+    let title = "Outputs of layers with one address";
+    let name = |number: usize| {
+        record.layers.iter().find(|layer| layer.layer == number).map_or_else(|| number.to_string(), LayerRecord::name)
+    };
+    let pairs: Vec<(String, Mean)> = record
+        .diversity
+        .iter()
+        .filter_map(|pair| {
+            let cosine = pair.measures.get("output_cosine")?;
+            Some((format!("{}, {}", name(pair.first), name(pair.second)), *cosine))
+        })
+        .collect();
+    if pairs.is_empty() {
+        return Ok(None);
+    }
+    let (rows, means): (Vec<String>, Vec<Mean>) = pairs.into_iter().unzip();
+    let all: Vec<Dot> =
+        means.into_iter().enumerate().map(|(row, mean)| Dot { row: row as f64, mean, style: Style::of(0) }).collect();
+    let svg = dots(title, "cosine between the two outputs", &rows, &all, &[0.0, 1.0], Some(DIFFERENT))?;
+    Ok(Some(Figure {
         title: title.to_owned(),
         panels: vec![(None, svg)],
-        caption: "Dashed: the length of the output, as far as the origin, which the sink always offers; no output is farther from the hull. What the \
-                  layer reads can be farther: where it is longer than the twin's output, or points elsewhere. Bars: 95% interval over sequences."
+        caption: format!(
+            "0: unrelated, 1: the same. Dashed: {DIFFERENT}, below which they are called different. Bars: 95% interval over sequences, often narrower \
+             than the mark."
+        ),
+        legend: Vec::new(),
+        layout: Layout::Stacked,
+    }))
+}
+
+fn distances(record: &ProbeRecord) -> Result<Figure, ReportError> {
+    let title = "What the twin reads, beside the hull of the layer's points";
+    let layers: Vec<&LayerRecord> =
+        record.layers.iter().filter(|layer| record.twin.is_none() || layer.has_twin).collect();
+    let rows: Vec<String> = layers.iter().map(|layer| layer.name()).collect();
+    let of = |name: &str, lower: f64, style: Style| -> Vec<Dot> {
+        let dot = |(row, layer): (usize, &&LayerRecord)| {
+            Some(Dot { row: row as f64 + lower, mean: layer.mean(name)?, style })
+        };
+        layers.iter().enumerate().filter_map(dot).collect()
+    };
+    let both: Vec<Dot> = DISTANCES
+        .iter()
+        .zip([-0.15, 0.15])
+        .enumerate()
+        .flat_map(|(index, ((_, name), lower))| of(name, lower, mark(index)))
+        .collect();
+    let distance = dots(title, "distance as a share of its length", &rows, &both, &[0.0, 1.0], Some(1.0))?;
+    let gain = of("hull_distance_gain", 0.0, Style::of(0));
+    let gain = dots("Nearer by", "how much nearer than for another query", &rows, &gain, &[0.0], Some(0.0))?;
+    Ok(Figure {
+        title: title.to_owned(),
+        panels: vec![(None, distance), (None, gain)],
+        caption: "Above, dashed: as far as the origin, which the sink always offers; nothing is farther from the hull. Below: the difference between the two, \
+                  query by query; 0 (dashed) where the hull has nothing of what the query asks for. Bars: 95% interval over sequences."
             .to_owned(),
         legend: DISTANCES.iter().map(|(name, _)| (None, (*name).to_owned())).collect(),
         layout: Layout::Stacked,

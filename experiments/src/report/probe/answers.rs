@@ -5,10 +5,8 @@ use csa2_model::mix::Mode;
 
 use super::{joined, number, percent, value};
 use crate::probe::{Diversity, LayerRecord, Mean, ProbeRecord};
+use crate::report::charts::DIFFERENT;
 use crate::report::format;
-
-/// Two layers whose outputs have a cosine below this, interval included, are called different.
-const DIFFERENT: f64 = 0.9;
 
 fn name(record: &ProbeRecord, number: usize) -> String {
     record.layers.iter().find(|layer| layer.layer == number).map_or_else(|| number.to_string(), LayerRecord::name)
@@ -21,17 +19,29 @@ fn told<'a>(measure: &str, layers: impl Iterator<Item = &'a LayerRecord>) -> Vec
         .collect()
 }
 
-/// Layers that the sentences about twins speak of.
+/// Layers that the sentences about twins speak of: beside a twin run those that lack something of what its layers make.
 fn compared(record: &ProbeRecord) -> impl Iterator<Item = &LayerRecord> {
-    record.layers.iter().filter(|layer| record.twin.is_none() || layer.has_twin)
+    record.layers.iter().filter(|layer| record.twin.is_none() || (layer.has_twin && layer.mode != Mode::Full))
+}
+
+/// Full layers beside a full layer of the twin run.
+fn yardsticks(record: &ProbeRecord) -> impl Iterator<Item = &LayerRecord> {
+    record.layers.iter().filter(|layer| layer.has_twin && layer.mode == Mode::Full)
 }
 
 /// What was found, in sentences.
 pub fn answer(record: &ProbeRecord) -> Vec<String> {
-    [collapse(record), Some(missed(record)), out_of_reach(record), strangers(record), undecided(record)]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        collapse(record),
+        Some(missed(record)),
+        within_reach(record),
+        coordinates(record),
+        fresh(record),
+        undecided(record),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 /// What was measured besides.
@@ -58,12 +68,15 @@ fn collapse(record: &ProbeRecord) -> Option<String> {
             format!("{} for {} and {}", number(mean), name(record, pair.first), name(record, pair.second))
         })
         .collect();
-    let apart: Vec<String> =
-        pairs.iter().filter_map(|(pair, _)| Some(percent(pair.measures.get("weights_apart")?))).collect();
+    let apart = |(pair, _): &(&Diversity, &Mean)| {
+        let apart = percent(pair.measures.get("weights_apart")?);
+        Some(format!("{apart} between {} and {}", name(record, pair.first), name(record, pair.second)))
+    };
+    let apart: Vec<String> = pairs.iter().filter_map(apart).collect();
     Some(format!(
         "Do layers that read the same address do the same? {verdict} The cosine between what they add to the residual stream, each through its own \
-         output projection, is {} (1: the same, 0: unrelated; below {DIFFERENT} they count as different). On the same tokens and entries, they place \
-         {} of the weight differently.",
+         output projection, is {} (1: the same, 0: unrelated; below {DIFFERENT}, a convention, they count as different). Of their weight on \
+         the same tokens and entries they place differently: {}.",
         joined(&cosines),
         joined(&apart)
     ))
@@ -72,8 +85,8 @@ fn collapse(record: &ProbeRecord) -> Option<String> {
 fn missed(record: &ProbeRecord) -> String {
     let missed = told("mass_missed", record.layers.iter());
     let mut out = format!(
-        "What does a layer miss? Of the attention that its own queries would spread over everything visible, on entries that it does not read lies \
-         {}.",
+        "What does a layer miss? Of the attention that its own queries would spread over everything visible, this much would fall on entries that it \
+         does not read: {}.",
         joined(&missed)
     );
     if record.layers.iter().all(|layer| layer.mean("overlap").is_none()) {
@@ -86,28 +99,115 @@ fn missed(record: &ProbeRecord) -> String {
     out
 }
 
-fn out_of_reach(record: &ProbeRecord) -> Option<String> {
+/// How much nearer the twin's output for a query is than for another: all that tells something where coordinates differ.
+fn within_reach(record: &ProbeRecord) -> Option<String> {
+    record.twin.as_ref()?;
+    let gains: Vec<(Mean, Mean)> = compared(record)
+        .filter_map(|layer| Some((layer.mean("hull_distance_gain")?, layer.mean("hull_distance_elsewhere")?)))
+        .collect();
+    if gains.is_empty() {
+        return None;
+    }
+    let told_of = |layer: &LayerRecord| {
+        let (gain, most) = (layer.mean("hull_distance_gain")?, layer.mean("hull_distance_elsewhere")?);
+        let part = if above_zero(&gain) {
+            format!("{:.0}%", 100.0 * gain.mean / most.mean)
+        } else {
+            "no more than chance".into()
+        };
+        Some(format!("{} of {} in layer {} ({part})", number(&gain), number(&most), layer.name()))
+    };
+    let own: Vec<String> = yardsticks(record).filter_map(told_of).collect();
+    let part = |layer: &LayerRecord| {
+        let (gain, most) = (layer.mean("hull_distance_gain")?, layer.mean("hull_distance_elsewhere")?);
+        Some(if above_zero(&gain) { gain.mean / most.mean } else { 0.0 })
+    };
+    let found = gains.iter().map(|(gain, most)| if above_zero(gain) { gain.mean / most.mean } else { 0.0 });
+    let found = found.fold(0.0, f64::max);
+    let yardstick = yardsticks(record).filter_map(part).reduce(f64::max);
+    let verdict = match yardstick {
+        // Of twins of another seed 0 to 0.4% are found.
+        Some(whole) if whole < 0.05 => {
+            "This twin cannot tell: not even a full layer has anything to speak of in reach."
+        }
+        _ if found <= 0.0 => "Nothing that could be told apart from chance.",
+        Some(whole) if found < 0.25 * whole => "Far less than a full layer has.",
+        Some(whole) if found < 0.75 * whole => "Less than a full layer has.",
+        Some(_) => "As much as a full layer has, or nearly.",
+        None => "There is no full layer to compare with.",
+    };
+    let yardstick = if own.is_empty() {
+        String::new()
+    } else {
+        format!(
+            " The yardstick is what a full layer of this run has in reach of the twin run's: {}. It is a rough one, for it is a layer of another depth.",
+            joined(&own)
+        )
+    };
+    Some(format!(
+        "How much of what the twin reads, a layer that makes content, address and query anew at the same input, is in reach of a query? {verdict} \
+         The twin's output for a query is nearer to the hull of the layer's points than its output for another query of the sequence by {}. It would \
+         be all of that if the output were in reach, and 0 if the hull had nothing to do with what the query asks for.{yardstick} Runs of one seed begin with the same \
+         weights where these are named alike, and so share coordinates; runs of two seeds share none, and such a twin can hardly tell anything.",
+        joined(&compared(record).filter_map(told_of).collect::<Vec<_>>()),
+    ))
+}
+
+fn above_zero(mean: &Mean) -> bool {
+    mean.half_width.is_some_and(|half| mean.mean - half > 0.0)
+}
+
+/// What the distance itself is worth beside a run with coordinates of its own.
+fn coordinates(record: &ProbeRecord) -> Option<String> {
+    record.twin.as_ref()?;
     let outside = told("outside_hull", compared(record));
     if outside.is_empty() {
         return None;
     }
-    let other = match &record.twin {
-        Some(_) => "what a layer reads that makes content, address and query anew at the same input, the twin",
-        None => "what the layer would read with the same query at an address of its own, found by an exact search",
-    };
-    let spanned: Vec<String> = compared(record)
-        .filter_map(|layer| Some(format!("{} in layer {}", number(&layer.mean("affine_rank")?), layer.name())))
-        .collect();
     Some(format!(
-        "Could another query have read {other}? Outside the hull of the layer's points, where no query of it reaches, lie {} of these outputs. The \
-         distance from the hull is {}, as a share of the output's length: 0 would be in reach, 1 is as far as the origin, which the sink always \
-         offers. The points span {} of {} dimensions, and a part in any other direction is out of reach, however small: a vector of random \
-         direction would be {} away at least.",
+        "Is a distance from the hull a loss? Not beside another run, which has coordinates of its own: what it reads can say the same and be far \
+         away. Outside the hull are, of its outputs, {}. They are {} of their length away (1: as far as the origin, which the sink always offers). \
+         Of {} dimensions the points span {}, and a vector of random direction is {} of its length away from those on average.",
         joined(&outside),
         joined(&told("hull_distance", compared(record))),
-        joined(&spanned),
         record.head_dim,
+        joined(&spanned(record)),
         random_distance(record)
+    ))
+}
+
+fn spanned(record: &ProbeRecord) -> Vec<String> {
+    compared(record)
+        .filter_map(|layer| Some(format!("{} in layer {}", number(&layer.mean("affine_rank")?), layer.name())))
+        .collect()
+}
+
+/// Without a twin run: what the layer would read at an address of its own, in its own coordinates.
+fn fresh(record: &ProbeRecord) -> Option<String> {
+    let outside = told("outside_hull", compared(record));
+    if record.twin.is_some() || outside.is_empty() {
+        return None;
+    }
+    let strangers = told("hull_distance_gain", compared(record));
+    let strangers = if strangers.is_empty() {
+        String::new()
+    } else {
+        format!(
+            " For comparison, what it would read for another query of the sequence is {} away. The output for the query itself is nearer by {}: by 0 \
+             the hull would have nothing of what the query asks for.",
+            joined(&told("hull_distance_elsewhere", compared(record))),
+            joined(&strangers)
+        )
+    };
+    Some(format!(
+        "Could another query have read what the layer would read with the same query at an address of its own, found by an exact search? Not all of \
+         it where that lies outside the hull of the layer's points: {} of the queries. It is {} of its length away (0: in reach, 1: as \
+         far as the origin, which the sink always offers). Of {} dimensions the points span {}, and what is in any other direction is out of reach, \
+         however little.{strangers}",
+        joined(&outside),
+        joined(&told("hull_distance", compared(record))),
+        record.head_dim,
+        joined(&spanned(record)),
     ))
 }
 
@@ -123,37 +223,6 @@ fn random_distance(record: &ProbeRecord) -> String {
     } else {
         format!("{least:.2} to {most:.2}")
     }
-}
-
-/// How far from the hull what the twin reads is that has nothing to do with the query.
-fn strangers(record: &ProbeRecord) -> Option<String> {
-    let verdicts: Vec<String> = compared(record)
-        .filter_map(|layer| {
-            let gain = layer.mean("hull_distance_gain")?;
-            let verdict = match gain.half_width {
-                Some(half) if gain.mean - half > 0.0 => "the interval excludes 0",
-                Some(half) if gain.mean + half < 0.0 => "it is farther",
-                _ => "the interval includes 0",
-            };
-            Some(format!("{} in layer {} ({verdict})", number(&gain), layer.name()))
-        })
-        .collect();
-    if verdicts.is_empty() {
-        return None;
-    }
-    let elsewhere = told("hull_distance_elsewhere", compared(record));
-    let why = if record.twin.is_some() {
-        "A twin run was trained apart and has coordinates of its own, so its outputs can be far from the hull whatever they say. Neither the share \
-         outside nor the distance shows a loss then; only the difference to another query's output has to do with the query."
-    } else {
-        "An output that is no nearer than another query's has nothing of what the query asks for within reach."
-    };
-    Some(format!(
-        "Is that far? For comparison, what the twin reads for another query of the sequence is {} away. The output for the query itself is nearer \
-         by {}. {why}",
-        joined(&elsewhere),
-        joined(&verdicts)
-    ))
 }
 
 fn undecided(record: &ProbeRecord) -> Option<String> {
@@ -172,7 +241,8 @@ fn repair(record: &ProbeRecord) -> Option<String> {
     if all {
         return Some(
             "Is there a re-weighting of the same entries that no query makes? Not at this size: of so few points queries make every one (\"not \
-             reached\" is 0), so the layer could have the twin's weights on its own entries. What is out of reach above is other content."
+             reached\" is 0), so the layer could have the twin's weights on its own entries. What is out of reach is no matter of weights: it is other content, or the \
+             same content in other coordinates."
                 .into(),
         );
     }
@@ -199,7 +269,7 @@ fn symmetry(record: &ProbeRecord) -> Option<String> {
     Some(match record.values {
         Values::Rotated => format!(
             "{question} Yes, up to rounding: the asymmetry of its derivative is at most {own}, and no eigenvalue is below {least} of the largest, \
-             for key and value are one rotated vector. Were values not rotated, the asymmetry would be {}, and the smallest eigenvalue, over the largest, {}. \
+             for key and value are one vector, rotated by its position (RoPE). Were keys rotated and values not, as is usual, the asymmetry would be {}, and the smallest eigenvalue, over the largest, {}. \
              {meaning}",
             joined(&skew),
             joined(&lowest)
@@ -216,19 +286,11 @@ fn symmetry(record: &ProbeRecord) -> Option<String> {
 /// What the gaps in the table are.
 pub fn untwinned(record: &ProbeRecord) -> Option<String> {
     record.twin.as_ref()?;
-    let without = |full: bool| {
-        let own = move |layer: &&LayerRecord| !layer.has_twin && (layer.mode == Mode::Full) == full;
-        let names: Vec<String> = record.layers.iter().filter(own).map(LayerRecord::name).collect();
-        (!names.is_empty()).then(|| joined(&names))
-    };
-    let full = without(true).map(|names| {
-        format!("{names}: content and address are made there already, so a twin has nothing to make anew")
-    });
-    let other = without(false).map(|names| {
-        format!("{names}: the twin run's layer of that number is not full with entries of as many tokens")
-    });
-    let reasons: Vec<String> = full.into_iter().chain(other).collect();
-    (!reasons.is_empty()).then(|| {
-        format!("– where there is no twin. {}. probe.json compares with a fresh address there.", reasons.join("; "))
+    let names: Vec<String> = record.layers.iter().filter(|layer| !layer.has_twin).map(LayerRecord::name).collect();
+    (!names.is_empty()).then(|| {
+        format!(
+            "– not compared: {}. The twin run's layer of that number is not full with entries of as many tokens.",
+            joined(&names)
+        )
     })
 }

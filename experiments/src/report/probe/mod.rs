@@ -23,13 +23,6 @@ pub fn write(out: &Path, record: &ProbeRecord) -> Result<(), ReportError> {
     Ok(write_atomic(&out.join("report.html"), page(record)?.as_bytes())?)
 }
 
-/// A measure of a layer in tables and pictures. With a twin run, those of the twin are told only where the run has one; the file has
-/// them, against a fresh address, everywhere.
-fn shown(record: &ProbeRecord, layer: &LayerRecord, name: &str) -> Option<Mean> {
-    let compared = record.twin.is_none() || layer.has_twin || !OF_TWIN.contains(&name);
-    layer.mean(name).filter(|_| compared)
-}
-
 /// A measure with its interval: a share in percent.
 fn value(name: &str, mean: &Mean) -> String {
     if SHARES.contains(&name) { percent(mean) } else { number(mean) }
@@ -57,7 +50,7 @@ fn percent(mean: &Mean) -> String {
 fn rows(record: &ProbeRecord, columns: &[&str]) -> (Vec<String>, Vec<Vec<String>>) {
     let titles = std::iter::once("layer".to_owned()).chain(columns.iter().map(|name| terms::title(name))).collect();
     let row = |layer: &LayerRecord| {
-        let cell = |name: &&str| shown(record, layer, name).map_or("–".into(), |mean| value(name, &mean));
+        let cell = |name: &&str| layer.mean(name).map_or("–".into(), |mean| value(name, &mean));
         std::iter::once(layer.name()).chain(columns.iter().map(cell)).collect()
     };
     (titles, record.layers.iter().map(row).collect())
@@ -93,7 +86,10 @@ fn sampled(record: &ProbeRecord) -> String {
         1 => "one query".to_owned(),
         count => format!("at most {count} queries"),
     };
-    format!("{sequences}, {queries} of each, seed {}", record.seed)
+    let answers =
+        |right: f64| format!(" at positions with a target, of which the model answers {:.1}% right", 100.0 * right);
+    let answers = record.accuracy.map_or(String::new(), answers);
+    format!("{sequences}, {queries} of each{answers}, seed {}", record.seed)
 }
 
 fn twin(record: &ProbeRecord) -> String {
@@ -115,9 +111,9 @@ fn joined(parts: &[String]) -> String {
 fn page(record: &ProbeRecord) -> Result<String, ReportError> {
     let title = format!("What the queries of {} can reach", record.mix);
     let mut body = header("probe", &title);
-    body += "<p class=\"question\">A layer that reuses content and address brings nothing but its query. Its output is a weighted mean of the \
-             points that it reads, so a query can move it inside their hull and nowhere else. How much room is that on this model, and what lies \
-             outside?</p>\n";
+    body += "<p class=\"question\">A layer that reuses content and address brings nothing of its own but a query and a small window. Its output is a \
+             weighted mean of the points that it reads, so a query can move it inside their hull and nowhere else. How much room is that on this \
+             model, and what lies outside?</p>\n";
     body += "<div class=\"answer\">\n<h3>Answer</h3>\n";
     body += &list(&answers::answer(record));
     body += "</div>\n<h3>Words</h3>\n<dl class=\"method\">\n";
@@ -150,8 +146,9 @@ fn page(record: &ProbeRecord) -> Result<String, ReportError> {
         body += &format!("<h3>Also measured</h3>\n{}", list(&also));
     }
     body += "<h3>Figures</h3>\n<div class=\"figures\">\n";
-    let columns = [&COLUMNS[..], &["asymmetry_unrotated"]].concat();
-    body += &heat(record, "Layers and measures", &columns);
+    let (beside, own): (Vec<&str>, Vec<&str>) = COLUMNS.into_iter().partition(|name| OF_TWIN.contains(name));
+    body += &heat(record, "Layers: what they read", &[&own[..], &["asymmetry_unrotated"]].concat());
+    body += &heat(record, "Layers: beside the twin", &beside);
     for (title, name) in [
         ("Effective points, by head", "effective_entries"),
         ("Mass missed, by head", "mass_missed"),
@@ -172,17 +169,19 @@ fn page(record: &ProbeRecord) -> Result<String, ReportError> {
         ("Command", record.command.clone()),
         ("csa2 version", record.version.clone()),
         ("Backend", record.backend.clone()),
-        ("Weights", record.weights_sha256.chars().take(16).collect()),
+        ("Hash of the weights", record.weights_sha256.chars().take(16).collect()),
     ]);
     Ok(document(&title, &body))
 }
 
 /// What the columns are, below the table.
-const READING: &str = "Affine rank: dimensions that the points span, and so the outputs. Not reached: directions in which no query changes the \
-    weights. Effective points: as many equal weights would be as spread out. Mass missed: attention that would fall on entries that are not read. \
-    Best entries read: how many of the K with the most attention are. The rest compares with the twin: how often its output lies outside the hull \
-    of the points, how far, how far what it reads for another query does, by how much it is nearer than that, and how far it is from what the layer \
-    reads, all distances as shares of the twin's output. Heads are averaged.";
+const READING: &str = "Affine rank: dimensions that the points span, and so the outputs; at most one less than the points. Not reached: directions in \
+    which no query changes the weights; 0 where queries make every re-weighting. Effective points: as many equal weights would be as spread out. Mass \
+    missed: attention that would fall on entries that are not read; lower: the address suits the layer better. Best entries read: of the K entries \
+    with the most attention, how many are read; higher: it suits better. The rest compares with the twin, with distances as shares of the length of \
+    its output: how often that lies outside the hull of the points; how far (0: in reach, 1: as far as the origin); how far what the twin reads \
+    for another query does; by how much the first is nearer (higher: more is in reach, at most the second); and how far it is from what the layer does \
+    read (0: the same, 1.41: as two unrelated vectors of one length). Heads are averaged.";
 
 /// Sizes that the number of points comes from.
 fn sizes(record: &ProbeRecord) -> String {
@@ -232,9 +231,9 @@ fn shaded(name: &str, mean: &Mean, most: f64) -> HeatCell {
 fn heat(record: &ProbeRecord, title: &str, columns: &[&str]) -> String {
     // A column has a scale of its own: from 0 to its largest value.
     let most = |name: &str| {
-        record.layers.iter().filter_map(|layer| shown(record, layer, name)).map(|mean| mean.mean).fold(0.0, f64::max)
+        record.layers.iter().filter_map(|layer| layer.mean(name)).map(|mean| mean.mean).fold(0.0, f64::max)
     };
-    let cell = |layer: &LayerRecord, name: &str| Some(shaded(name, &shown(record, layer, name)?, most(name)));
+    let cell = |layer: &LayerRecord, name: &str| Some(shaded(name, &layer.mean(name)?, most(name)));
     let map = HeatMap {
         title: title.to_owned(),
         rows: record.layers.iter().map(LayerRecord::name).collect(),
@@ -245,20 +244,20 @@ fn heat(record: &ProbeRecord, title: &str, columns: &[&str]) -> String {
     drawn(
         &map,
         "grid-column: 1 / -1",
-        "The table in colour: every column has a scale of its own, from 0 (white) to its largest value. In small type half the 95% interval.",
+        "Every column has a scale of its own, from 0 (white) to its largest value. In small type half the 95% interval.",
     )
 }
 
 fn by_head(record: &ProbeRecord, title: &str, name: &str) -> String {
     let heads = record.layers.first().map_or(0, |layer| layer.heads.len());
-    let layers = || record.layers.iter().filter(|layer| shown(record, layer, name).is_some());
+    let layers = || record.layers.iter().filter(|layer| layer.mean(name).is_some());
     let means = || layers().flat_map(|layer| &layer.heads).filter_map(|head| head.measures.get(name));
     if means().next().is_none() {
         return String::new();
     }
     let most = means().map(|mean| mean.mean).fold(0.0, f64::max);
     let cell = |layer: &LayerRecord, head: usize| {
-        shown(record, layer, name)?;
+        layer.mean(name)?;
         Some(shaded(name, layer.heads.get(head)?.measures.get(name)?, most))
     };
     let map = HeatMap {

@@ -8,7 +8,7 @@ const TITLES: [(&str, &str); 10] = [
     ("unreachable", "not reached"),
     ("effective_entries", "effective points"),
     ("overlap", "best entries read"),
-    ("hull_distance_elsewhere", "of another query"),
+    ("hull_distance_elsewhere", "distance, other query"),
     ("hull_distance_gain", "nearer by"),
     ("output_difference", "output differs"),
     ("tilt_cosine_mean", "shared directions, mean"),
@@ -39,7 +39,7 @@ pub const COLUMNS: [&str; 11] = [
 /// Columns that a terminal has no room for.
 pub const TOLD_BELOW: [&str; 3] = ["unreachable", "hull_distance_elsewhere", "output_difference"];
 
-/// Measures that compare a layer with its twin.
+/// Of the columns, those that compare a layer with its twin.
 pub const OF_TWIN: [&str; 5] =
     ["outside_hull", "hull_distance", "hull_distance_elsewhere", "hull_distance_gain", "output_difference"];
 
@@ -67,8 +67,9 @@ pub const WORDS: [(&str, &str); 6] = [
     ),
     (
         "twin",
-        "What is given the layer's own inputs and makes more of them anew: the layer of the same number of another run (--twin), with content, \
-         address and query of its own; without one the layer itself, with an address of its own by an exact search with its queries.",
+        "With --twin: the layer of the same number of that run, given the input that this run's layer is given. It makes content, address and \
+         query itself. It was not trained on these inputs, and has coordinates of its own (some shared, where both runs have one seed). Without --twin: the layer itself at an address of its \
+         own, the K entries that an exact search with its queries finds.",
     ),
     (
         "±",
@@ -95,27 +96,28 @@ const MORE: [(&str, &str); 12] = [
     ),
     (
         "hull_distance_elsewhere",
-        "the same for what the twin reads for another sampled query of the sequence: what an output has that belongs elsewhere.",
+        "the same for what the twin reads for another sampled query of the sequence, which has nothing to do with this query's points: the distance \
+         where nothing that is asked for is in reach.",
     ),
     (
         "hull_distance_gain",
-        "of another query, minus the hull distance, query by query: how much nearer the twin's output for this query is than for another.",
+        "the distance for another query, minus the hull distance, query by query; larger: more of what this query asks for is in reach.",
     ),
     (
         "output_difference",
-        "distance of the twin's output from what the layer itself reads, divided by the length of the twin's output; above 1 the two have next \
-         to nothing in common, or the layer's is longer.",
+        "distance of the twin's output from what the layer itself reads, divided by the length of the twin's output; 0: the same; two \
+         unrelated vectors of one length are 1.41 apart.",
     ),
     (
         "tilt_cosine_mean",
-        "cosines of the principal angles between the columns of the layer's points and of the twin's, over the same tokens and entries: 1 where \
-         both can change the weights in the same directions. Only with a twin run.",
+        "whether queries of the layer and of the twin can change the weights of the same tokens and entries in the same directions: cosines of the \
+         principal angles between the two spaces of such changes, 1 where both can do the same. Only with a twin run.",
     ),
     ("tilt_cosine_smallest", "the smallest of these cosines."),
     (
         "repair_kl",
-        "what no change of the query repairs: KL, in nats, of the twin's weights over the same entries from those weights of the layer that \
-         have the same mean of its points. Only with a twin run.",
+        "how far the twin's weights over the same entries are from the nearest ones that a query of the layer makes, in nats of KL; 0: a query makes \
+         them. Only with a twin run.",
     ),
     (
         "operator_difference",
