@@ -260,13 +260,14 @@ fn distances(record: &ProbeRecord) -> Result<Figure, ReportError> {
         .enumerate()
         .flat_map(|(index, ((_, name), lower))| of(name, lower, mark(index)))
         .collect();
-    let distance = dots(title, "distance as a share of its length", &rows, &both, &[0.0, 1.0], Some(1.0))?;
+    let distance =
+        dots(title, "distance from the hull, over the length of the output", &rows, &both, &[0.0, 1.0], Some(1.0))?;
     let gain = of("hull_distance_gain", 0.0, Style::of(0));
     let gain = dots("Nearer by", "how much nearer than for another query", &rows, &gain, &[0.0], Some(0.0))?;
     Ok(Figure {
         title: title.to_owned(),
         panels: vec![(None, distance), (None, gain)],
-        caption: "Above, dashed: as far as the origin, which the sink always offers; nothing is farther from the hull. Below: the difference between the two, \
+        caption: "Above, dashed: as far as the origin, which the sink always offers; nothing is farther from the hull. Below: the difference between the two marks, \
                   query by query; 0 (dashed) where the hull has nothing of what the query asks for. Bars: 95% interval over sequences."
             .to_owned(),
         legend: DISTANCES.iter().map(|(name, _)| (None, (*name).to_owned())).collect(),

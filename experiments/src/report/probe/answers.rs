@@ -75,7 +75,8 @@ fn collapse(record: &ProbeRecord) -> Option<String> {
     let apart: Vec<String> = pairs.iter().filter_map(apart).collect();
     Some(format!(
         "Do layers that read the same address do the same? {verdict} The cosine between what they add to the residual stream, each through its own \
-         output projection, is {} (1: the same, 0: unrelated; below {DIFFERENT}, a convention, they count as different). Of their weight on \
+         output projection, is {} (1: the same, 0: unrelated; below {DIFFERENT}, a convention, they count as different). That includes the output \
+         projections, so it can be low where two layers read the same. Of their weight on \
          the same tokens and entries they place differently: {}.",
         joined(&cosines),
         joined(&apart)
@@ -131,8 +132,8 @@ fn within_reach(record: &ProbeRecord) -> Option<String> {
             "This twin cannot tell: not even a full layer has anything to speak of in reach."
         }
         _ if found <= 0.0 => "Nothing that could be told apart from chance.",
-        Some(whole) if found < 0.25 * whole => "Far less than a full layer has.",
-        Some(whole) if found < 0.75 * whole => "Less than a full layer has.",
+        Some(whole) if found < 0.25 * whole => "Far less than a full layer has, but this does not show a loss.",
+        Some(whole) if found < 0.75 * whole => "Less than a full layer has, but this does not show a loss.",
         Some(_) => "As much as a full layer has, or nearly.",
         None => "There is no full layer to compare with.",
     };
@@ -140,15 +141,19 @@ fn within_reach(record: &ProbeRecord) -> Option<String> {
         String::new()
     } else {
         format!(
-            " The yardstick is what a full layer of this run has in reach of the twin run's: {}. It is a rough one, for it is a layer of another depth.",
+            " The yardstick is what a full layer of this run has in reach of the twin run's: {}. With one seed those two began with the same weights, so their vectors \
+             have coordinates in common; with two seeds they have none, and such a twin can hardly tell anything. The entries that the other \
+             layers select were made with the weights of the full layer before them, those of their twins with weights of their own: these \
+             have no coordinates in common, whatever the seeds. Part or all of what is missing can come from that; it cannot be told here from content \
+             that is missing.",
             joined(&own)
         )
     };
     Some(format!(
         "How much of what the twin reads, a layer that makes content, address and query anew at the same input, is in reach of a query? {verdict} \
          The twin's output for a query is nearer to the hull of the layer's points than its output for another query of the sequence by {}. It would \
-         be all of that if the output were in reach, and 0 if the hull had nothing to do with what the query asks for.{yardstick} Runs of one seed begin with the same \
-         weights where these are named alike, and so share coordinates; runs of two seeds share none, and such a twin can hardly tell anything.",
+         be all of that if the output were in reach, and 0 if the hull had nothing to do with what the query asks for; the other query is drawn at random and may \
+         ask for the same, so this is a lower estimate.{yardstick}",
         joined(&compared(record).filter_map(told_of).collect::<Vec<_>>()),
     ))
 }
@@ -166,7 +171,7 @@ fn coordinates(record: &ProbeRecord) -> Option<String> {
     }
     Some(format!(
         "Is a distance from the hull a loss? Not beside another run, which has coordinates of its own: what it reads can say the same and be far \
-         away. Outside the hull are, of its outputs, {}. They are {} of their length away (1: as far as the origin, which the sink always offers). \
+         away. Outside the hull are, of its outputs, {}: to be expected where the points span fewer dimensions than a head has. They are {} of their length away (1: as far as the origin, which the sink always offers). \
          Of {} dimensions the points span {}, and a vector of random direction is {} of its length away from those on average.",
         joined(&outside),
         joined(&told("hull_distance", compared(record))),

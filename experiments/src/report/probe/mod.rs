@@ -164,7 +164,8 @@ fn page(record: &ProbeRecord) -> Result<String, ReportError> {
     for (term, text) in terms::glossary() {
         body += &format!("<dt>{}</dt><dd>{}</dd>\n", escape(&term), escape(&text));
     }
-    body += "</dl>\n<h3>How to reproduce</h3>\n";
+    body += "</dl>\n<p class=\"quiet\">Those that are not on this page are in probe.csv and probe.json, beside it, with the least and the most of single \
+             queries.</p>\n<h3>How to reproduce</h3>\n";
     body += &fact_list(&[
         ("Command", record.command.clone()),
         ("csa2 version", record.version.clone()),

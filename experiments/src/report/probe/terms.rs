@@ -48,7 +48,7 @@ pub const SHARES: [&str; 7] =
     ["mass_window", "mass_selected", "mass_sink", "mass_missed", "overlap", "outside_hull", "weights_apart"];
 
 /// What a reader has to know before the numbers, as pairs of a word and its meaning.
-pub const WORDS: [(&str, &str); 6] = [
+pub const WORDS: [(&str, &str); 7] = [
     (
         "content, address",
         "Content: the latent entries that a layer can read, one a token (or one for every m tokens, where a full layer is called full@m), key and \
@@ -63,12 +63,17 @@ pub const WORDS: [(&str, &str); 6] = [
     (
         "points",
         "What one query reads: the tokens of its window, the selected entries, and the sink, which acts as a point at the origin. Its output is \
-         a mean of these points with positive weights, so it lies in their hull, whatever the query.",
+         a mean of these points with positive weights, so it lies in their hull (all such means), whatever the query.",
+    ),
+    (
+        "coordinates",
+        "Which direction of a vector stands for what: that is learned, so two layers can hold the same in vectors that have nothing in common. Distances \
+         mean something where coordinates are shared.",
     ),
     (
         "twin",
         "With --twin: the layer of the same number of that run, given the input that this run's layer is given. It makes content, address and \
-         query itself. It was not trained on these inputs, and has coordinates of its own (some shared, where both runs have one seed). Without --twin: the layer itself at an address of its \
+         query itself. It was not trained on these inputs, and has coordinates of its own. Without --twin: the layer itself at an address of its \
          own, the K entries that an exact search with its queries finds.",
     ),
     (
@@ -96,8 +101,8 @@ const MORE: [(&str, &str); 12] = [
     ),
     (
         "hull_distance_elsewhere",
-        "the same for what the twin reads for another sampled query of the sequence, which has nothing to do with this query's points: the distance \
-         where nothing that is asked for is in reach.",
+        "the same for what the twin reads for another sampled query of the sequence: the distance where nothing that is asked for is in reach, unless \
+         both happen to ask for the same.",
     ),
     (
         "hull_distance_gain",
