@@ -145,7 +145,7 @@ fn within_reach(record: &ProbeRecord) -> Option<String> {
              have coordinates in common; with two seeds they have none, and such a twin can hardly tell anything. The entries that the other \
              layers select were made with the weights of the full layer before them, those of their twins with weights of their own: these \
              have no coordinates in common, whatever the seeds. Part or all of what is missing can come from that; it cannot be told here from content \
-             that is missing.",
+             that is missing or lies at another address.",
             joined(&own)
         )
     };
@@ -246,8 +246,8 @@ fn repair(record: &ProbeRecord) -> Option<String> {
     if all {
         return Some(
             "Is there a re-weighting of the same entries that no query makes? Not at this size: of so few points queries make every one (\"not \
-             reached\" is 0), so the layer could have the twin's weights on its own entries. What is out of reach is no matter of weights: it is other content, or the \
-             same content in other coordinates."
+             reached\" is 0), so the layer could have the twin's weights on its own entries. What is out of reach is no matter of weights: it is other content, \
+             content at another address, or the same content in other coordinates."
                 .into(),
         );
     }
