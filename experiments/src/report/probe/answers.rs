@@ -103,28 +103,16 @@ fn missed(record: &ProbeRecord) -> String {
 /// How much nearer the twin's output for a query is than for another: all that tells something where coordinates differ.
 fn within_reach(record: &ProbeRecord) -> Option<String> {
     record.twin.as_ref()?;
-    let gains: Vec<(Mean, Mean)> = compared(record)
-        .filter_map(|layer| Some((layer.mean("hull_distance_gain")?, layer.mean("hull_distance_elsewhere")?)))
-        .collect();
-    if gains.is_empty() {
-        return None;
-    }
+    let found = compared(record).filter_map(part).reduce(f64::max)?;
     let told_of = |layer: &LayerRecord| {
         let (gain, most) = (layer.mean("hull_distance_gain")?, layer.mean("hull_distance_elsewhere")?);
-        let part = if above_zero(&gain) {
-            format!("{:.0}%", 100.0 * gain.mean / most.mean)
-        } else {
-            "no more than chance".into()
+        let part = match part(layer)? {
+            none if none <= 0.0 => "no more than chance".into(),
+            part => format!("{:.0}%", 100.0 * part),
         };
         Some(format!("{} of {} in layer {} ({part})", number(&gain), number(&most), layer.name()))
     };
     let own: Vec<String> = yardsticks(record).filter_map(told_of).collect();
-    let part = |layer: &LayerRecord| {
-        let (gain, most) = (layer.mean("hull_distance_gain")?, layer.mean("hull_distance_elsewhere")?);
-        Some(if above_zero(&gain) { gain.mean / most.mean } else { 0.0 })
-    };
-    let found = gains.iter().map(|(gain, most)| if above_zero(gain) { gain.mean / most.mean } else { 0.0 });
-    let found = found.fold(0.0, f64::max);
     let yardstick = yardsticks(record).filter_map(part).reduce(f64::max);
     let verdict = match yardstick {
         // Of twins of another seed 0 to 0.4% are found.
@@ -158,8 +146,11 @@ fn within_reach(record: &ProbeRecord) -> Option<String> {
     ))
 }
 
-fn above_zero(mean: &Mean) -> bool {
-    mean.half_width.is_some_and(|half| mean.mean - half > 0.0)
+/// What of the way that another query's output has to the hull the twin's output is spared; 0 where the interval includes none.
+fn part(layer: &LayerRecord) -> Option<f64> {
+    let (gain, most) = (layer.mean("hull_distance_gain")?, layer.mean("hull_distance_elsewhere")?);
+    let above_zero = gain.half_width.is_some_and(|half| gain.mean - half > 0.0);
+    Some(if above_zero { gain.mean / most.mean } else { 0.0 })
 }
 
 /// What the distance itself is worth beside a run with coordinates of its own.
